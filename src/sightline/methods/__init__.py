@@ -1,0 +1,1 @@
+"""Methods: (model, images, target) to attribution."""

@@ -1,0 +1,1 @@
+"""Metrics: attribution to one number per image."""

@@ -1,0 +1,248 @@
+"""The adapter: what a model is asked, in the same words for every library.
+
+An adapter answers questions and holds no policy. `VisionTransformer` (vit.py), `Convolutional` (cnn.py) and `BlackBox`
+(blackbox.py) are its three kinds; `adapt` (families.py) finds the right one for a model.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sightline.errors import InputError, NumericalError, SiteError, TargetError, UnsupportedModel
+from sightline.models.batch import in_batches
+from sightline.models.capture import Change, Site, capture
+from sightline.models.edit import edit
+from sightline.models.passes import spend
+from sightline.registry import unknown
+
+Preprocess = Callable[[Any], Tensor]
+HALF = (torch.float16, torch.bfloat16)
+
+
+class Adapter(ABC):
+    """One model, answering.
+
+    Attributes:
+        model: the model as it was given.
+        name: what to call it in messages and tables.
+        labels: the class names, empty when unknown.
+        preprocess: turns a PIL image into a normalised (3, H, W) tensor; None when unknown.
+        mean: of the normalisation, per channel.
+        std: of the normalisation, per channel.
+        input_size: height and width the model needs, None when any will do.
+        batch: how many images go through the model at once.
+    """
+
+    kind: str = ""
+    offers: frozenset[str] = frozenset()
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        name: str = "",
+        labels: Sequence[str] = (),
+        preprocess: Preprocess | None = None,
+        mean: Sequence[float] = (0.5, 0.5, 0.5),
+        std: Sequence[float] = (0.5, 0.5, 0.5),
+        input_size: tuple[int, int] | None = None,
+        batch: int = 16,
+    ) -> None:
+        self.model = model
+        self.name = name or type(model).__name__
+        self.labels = tuple(labels)
+        self.preprocess = preprocess
+        self.mean = tuple(mean)
+        self.std = tuple(std)
+        self.input_size = input_size
+        self.batch = batch
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
+    # ---- running -----------------------------------------------------------------------------------------------
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return the logits of a batch of images, in whatever gradient mode the caller is in."""
+        spend(forward=len(images))
+        return self.logits(self.model(images))
+
+    def logits(self, output: Any) -> Tensor:
+        """Read the logits out of whatever the model returns: a tensor, a tuple, a dict, an output object."""
+        found = getattr(output, "logits", output)
+        if isinstance(found, Mapping):
+            tensors = [value for value in found.values() if isinstance(value, Tensor) and value.ndim == 2]
+            found = found["logits"] if "logits" in found else tensors[0] if len(tensors) == 1 else found
+        elif isinstance(found, list | tuple) and found and isinstance(found[0], Tensor) and found[0].ndim == 2:
+            found = found[0]
+        if isinstance(found, Tensor) and found.ndim == 2:
+            return found
+        came = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(output).__name__}"
+        raise UnsupportedModel(
+            f"{self.name} returned {came}; logits of shape (batch, class) are needed: "
+            "wrap the model in a function that returns them"
+        )
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Return the logits of any number of images, in batches, without a graph."""
+        with torch.no_grad():
+            return torch.cat(in_batches(lambda rows: self(images[rows]), len(images), self.batch))
+
+    def gradients(
+        self, score: Tensor, seen: Mapping[str, Tensor], *, retain: bool = False
+    ) -> dict[str, Tensor]:
+        """Return the gradient of each image's score at every captured tensor, by name.
+
+        The tensor named ``image`` is the model's input. What is spent is the part of the model that lies between the
+        earliest of the tensors and the output.
+        """
+        spend(backward=len(score) * max(map(self.remaining, seen)))
+        found = torch.autograd.grad(score.sum(), list(seen.values()), retain_graph=retain, allow_unused=True)
+        for name, gradient in zip(seen, found, strict=True):
+            if gradient is None:
+                raise SiteError(f"the target does not depend on the site {name!r} of {self.name}; choose an earlier one")
+        return dict(zip(seen, found, strict=True))
+
+    def remaining(self, site: str) -> float:
+        """Return the share of the model that lies after a site, 1 for the image."""
+        return 1.0
+
+    # ---- sites -------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def sites(self) -> Mapping[str, Site]:
+        """Every named site of the model."""
+        return {}
+
+    def find(self, *patterns: str) -> dict[str, Site]:
+        """Return the sites that match, in the model's order; ``*`` stands for anything."""
+        found: dict[str, Site] = {}
+        for pattern in patterns:
+            names = [pattern] if pattern in self.sites else [n for n in self.sites if fnmatchcase(n, pattern)]
+            if not names:
+                raise SiteError(
+                    unknown(pattern, "site", list(self.sites)).replace("see `sightline list sites`", "see adapter.sites")
+                    + f" (model {self.name})"
+                )
+            found.update({name: self.sites[name] for name in names})
+        return found
+
+    @contextmanager
+    def capture(self, *patterns: str, gradient: bool = False) -> Iterator[Mapping[str, Tensor]]:
+        """Record the matching sites while the model runs once; see `capture`."""
+        with self.interceptable(), capture(self.find(*patterns), gradient=gradient) as seen:
+            yield seen
+
+    @contextmanager
+    def edit(self, changes: Mapping[str, Change | Tensor]) -> Iterator[None]:
+        """Change what passes through the named sites while the model runs; see `edit`."""
+        with self.interceptable(), edit(self.find(*changes), changes):
+            yield
+
+    def interceptable(self) -> AbstractContextManager[None]:
+        """Make attention go through scaled_dot_product_attention, where it can be seen; restored afterwards."""
+        return nullcontext()
+
+    # ---- facts -------------------------------------------------------------------------------------------------
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        return list(self.model.modules()) if isinstance(self.model, nn.Module) else []
+
+    def _parameter(self) -> Tensor | None:
+        parameters = self.model.parameters() if isinstance(self.model, nn.Module) else iter(())
+        return next((p for p in parameters if p.is_floating_point()), None)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        parameter = self._parameter()
+        return torch.float32 if parameter is None else parameter.dtype
+
+    @property
+    def device(self) -> torch.device:
+        parameter = self._parameter()
+        return torch.device("cpu") if parameter is None else parameter.device
+
+    @cached_property
+    def num_classes(self) -> int | None:
+        """How many classes the model tells apart; None when only running it would tell."""
+        return len(self.labels) or None
+
+    def label(self, index: int) -> str:
+        """Name a class."""
+        return self.labels[index] if index < len(self.labels) else f"class {index}"
+
+    def normalise(self, raw: Tensor) -> Tensor:
+        """Turn pixel values in 0..1 into what the model is fed."""
+        return (raw - self._channels(self.mean, raw)) / self._channels(self.std, raw)
+
+    def denormalise(self, images: Tensor) -> Tensor:
+        """Turn what the model is fed into pixel values in 0..1."""
+        return images * self._channels(self.std, images) + self._channels(self.mean, images)
+
+    @staticmethod
+    def _channels(values: Sequence[float], like: Tensor) -> Tensor:
+        return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None]
+
+    # ---- checking ----------------------------------------------------------------------------------------------
+
+    def accept(self, images: Any) -> Tensor:
+        """Return a batch that the model can be fed: checked, on its device, in its precision."""
+        if not isinstance(images, Tensor):
+            raise InputError(f"got {type(images).__name__} as images; a (batch, 3, height, width) tensor is needed")
+        if images.ndim != 4 or images.shape[1] != 3:
+            hint = "; add a batch axis with images[None]" if images.ndim == 3 else ""
+            raise InputError(f"got images of shape {tuple(images.shape)}; (batch, 3, height, width) is needed{hint}")
+        if len(images) == 0:
+            raise InputError("got a batch of no images; give at least one")
+        if not images.is_floating_point():
+            raise InputError(
+                f"got {str(images.dtype).removeprefix('torch.')} images; normalised floats are needed: "
+                "divide by 255 and call adapter.normalise, or give a PIL image"
+            )
+        if not torch.isfinite(images).all():
+            raise InputError("the images hold NaN or infinite values; check how they were read and normalised")
+        self.check_size((images.shape[-2], images.shape[-1]))
+        return images.detach().to(device=self.device, dtype=self.dtype)
+
+    def check_size(self, size: tuple[int, int]) -> None:
+        """Refuse an image size the model cannot take."""
+        if self.input_size is not None and size != self.input_size:
+            raise InputError(
+                f"got images of {size[0]}×{size[1]} pixels; {self.name} needs {self.input_size[0]}×{self.input_size[1]}: "
+                "resize them, or give PIL images and let the model's own preprocessing do it"
+            )
+
+    def check_logits(self, logits: Tensor) -> Tensor:
+        """Refuse logits that are no numbers."""
+        if not torch.isfinite(logits).all():
+            raise NumericalError(f"{self.name} returned NaN or infinite logits; check its weights and its precision")
+        return logits
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Hold every module in eval mode, and give each its own mode back."""
+        training = [module for module in self.modules if module.training]
+        with ExitStack() as stack:
+            for module in training:
+                stack.callback(setattr, module, "training", True)
+                module.training = False
+            yield
+
+    def encode_text(self, texts: Sequence[str]) -> Tensor:
+        """Return the embeddings of texts, shape (text, channel), where the model has a text encoder."""
+        raise TargetError(
+            f"{self.name} has no text encoder; give TextSimilarity(embedding=…), or load a CLIP model with its text tower"
+        )
+
+    @abstractmethod
+    def grid_of(self, images: Tensor) -> Any:
+        """Return the grid on which this model's own maps lie for images of this size."""

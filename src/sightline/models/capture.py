@@ -1,0 +1,268 @@
+"""Read named sites of a model while it runs.
+
+A *site* is a named place: the tokens that enter or leave a block, a norm's or an MLP's output, the queries, keys, values,
+scores and probabilities of an attention, the output of any module of a CNN. Module sites are read with forward hooks.
+Attention is seen by intercepting the attention call itself (`torch.overrides.TorchFunctionMode`), for that thread and
+only inside the ``with``: the fused kernel is replaced by its written-out form, whichever library made the call, and no
+flag is set on anybody's module. Everything is undone on every path.
+
+This file and `edit.py` are the only two that register hooks.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from sightline.errors import SiteError
+
+Change = Callable[[Tensor], Tensor]
+ATTENTION_PLACES = ("q", "k", "v", "scores", "probabilities", "context")
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A place in a model: the input or output of a module, or a place inside an attention.
+
+    Attributes:
+        module: the module whose call is watched.
+        place: input, output, or one of q, k, v, scores, probabilities, context (the heads' mixed values).
+    """
+
+    module: nn.Module
+    place: str = "output"
+
+
+@contextmanager
+def capture(sites: Mapping[str, Site], *, gradient: bool = False) -> Iterator[Mapping[str, Tensor]]:
+    """Record each site's tensor, by name, while the model runs once.
+
+    With `gradient` the pass builds an autograd graph in which every recorded tensor has a gradient, whether or not the
+    model's parameters or the images ask for one; without it recorded tensors are detached copies.
+    """
+    seen: dict[str, Tensor] = {}
+
+    def recorder(name: str) -> Change:
+        def record(value: Tensor) -> Tensor:
+            if name in seen:
+                raise SiteError(f"the site {name!r} ran twice in one capture; open one capture per forward pass")
+            if gradient and not value.requires_grad:
+                value = value.detach().requires_grad_()
+            seen[name] = value if gradient else value.detach().clone()
+            # what comes next may write in place (a ReLU after a batch norm): hand it a copy, keep the original
+            return value.clone() if gradient else value
+
+        return record
+
+    with ExitStack() as stack:
+        if gradient:
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+        stack.enter_context(watch(sites, {name: recorder(name) for name in sites}))
+        yield MappingProxyType(seen)
+
+
+@contextmanager
+def watch(sites: Mapping[str, Site], changes: Mapping[str, Change]) -> Iterator[None]:
+    """Pass each site's tensor through its change while the model runs; changes at one site run in order of opening."""
+    with ExitStack() as stack:
+        for name, change in changes.items():
+            stack.enter_context(_watch_one(sites[name], change))
+        if any(sites[name].place in ATTENTION_PLACES for name in changes):
+            stack.enter_context(_Attention())
+        yield
+
+
+@contextmanager
+def _watch_one(site: Site, change: Change) -> Iterator[None]:
+    if site.place in ATTENTION_PLACES:
+        with _tap(site.module, site.place, change):
+            yield
+        return
+    if site.place == "input":
+        handle = site.module.register_forward_pre_hook(_on_input(change), with_kwargs=True)
+    else:
+        handle = site.module.register_forward_hook(_on_output(change))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _on_input(change: Change) -> Callable[..., Any]:
+    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        if args:
+            return (change(args[0]), *args[1:]), kwargs
+        key = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
+        return args, {**kwargs, key: change(kwargs[key])}
+
+    return hook
+
+
+def _on_output(change: Change) -> Callable[..., Any]:
+    def hook(_module: nn.Module, _args: tuple[Any, ...], output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (change(output[0]), *output[1:])
+        return change(output)
+
+    return hook
+
+
+class _State(threading.local):
+    """Per thread: the attention modules now running, outermost first."""
+
+    def __init__(self) -> None:
+        self.running: list[nn.Module | None] = []
+
+
+_state = _State()
+_taps: WeakKeyDictionary[nn.Module, list[tuple[str, Change]]] = WeakKeyDictionary()
+
+
+@contextmanager
+def _tap(module: nn.Module, place: str, change: Change) -> Iterator[None]:
+    """Enter a change into the list of one attention module, and know when that module runs."""
+    entry = (place, change)
+    _taps.setdefault(module, []).append(entry)
+    depth = len(_state.running)
+    handles = [
+        module.register_forward_pre_hook(lambda running, _args: _state.running.append(running)),
+        module.register_forward_hook(lambda *_: _state.running.pop() and None),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        del _state.running[depth:]
+        taps = _taps[module]
+        del taps[next(i for i, other in enumerate(taps) if other is entry)]
+        if not taps:
+            del _taps[module]
+
+
+class _Attention(TorchFunctionMode):
+    """Write attention out where somebody looks; leave every other call as it is.
+
+    Only the innermost of several open modes sees a call, and it serves the taps of all of them.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        running = _state.running[-1] if _state.running else None
+        taps = _taps.get(running) if running is not None else None
+        if not taps:
+            return func(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            with _unwatched():
+                return _written_out(taps, *args, **kwargs)
+        if func is F.multi_head_attention_forward:
+            with _unwatched():
+                return _multi_head(taps, *args, **kwargs)
+        if func in _SOFTMAX and args and args[0].ndim == 4:
+            with _unwatched():
+                return _softmax(taps, func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def _unwatched() -> Iterator[None]:
+    """Hide our own softmax from the modes around this one."""
+    _state.running.append(None)
+    try:
+        yield
+    finally:
+        _state.running.pop()
+
+
+_SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax)
+
+
+def _through(taps: list[tuple[str, Change]], place: str, value: Tensor) -> Tensor:
+    for where, change in taps:
+        if where == place:
+            value = change(value)
+    return value
+
+
+def _written_out(
+    taps: list[tuple[str, Change]],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Compute scaled dot-product attention step by step, each step through its taps."""
+    query, key, value = (_through(taps, place, x) for place, x in zip("qkv", (query, key, value), strict=True))
+    if enable_gqa:
+        key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], dim=-3) for x in (key, value))
+    scores = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.transpose(-2, -1)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    probabilities = _through(taps, "scores", scores).softmax(dim=-1)
+    if dropout_p:
+        probabilities = F.dropout(probabilities, dropout_p)
+    return _through(taps, "context", _through(taps, "probabilities", probabilities) @ value)
+
+
+def _multi_head(
+    taps: list[tuple[str, Change]],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    *_rest: Any,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute what `nn.MultiheadAttention` computes, (token, batch, channel), with its heads in sight."""
+    bias_k, bias_v, add_zero_attn, _dropout, out_weight, out_bias = _rest[:6]
+    if in_proj_weight is None or bias_k is not None or bias_v is not None or add_zero_attn or options.get("static_k"):
+        raise SiteError(
+            "this nn.MultiheadAttention has separate projections or extra keys, so its heads cannot be seen; "
+            "use a method that needs no attention"
+        )
+    weights, biases = in_proj_weight.chunk(3), (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
+    heads = [
+        F.linear(x, weight, bias).unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
+        for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
+    ]
+    seen: list[Tensor] = []
+    watched = [*taps, ("probabilities", lambda p: seen.append(p) or p)]  # type: ignore[func-returns-value]
+    context = _written_out(watched, *heads, attn_mask=options.get("attn_mask"))
+    output = F.linear(context.permute(2, 0, 1, 3).flatten(-2), out_weight, out_bias)
+    if not options.get("need_weights", True):
+        return output, None
+    return output, seen[0].mean(dim=1) if options.get("average_attn_weights", True) else seen[0]
+
+
+def _softmax(taps: list[tuple[str, Change]], func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
+    """Let taps see the scores and probabilities of an attention that somebody wrote out themselves."""
+    if missing := {place for place, _ in taps} - {"scores", "probabilities"}:
+        raise SiteError(
+            f"this attention writes its softmax out, so its {', '.join(sorted(missing))} cannot be seen; "
+            "only scores and probabilities can, unless it calls scaled_dot_product_attention"
+        )
+    scores = _through(taps, "scores", args[0])
+    return _through(taps, "probabilities", func(scores, *args[1:], **kwargs))

@@ -1,0 +1,25 @@
+"""Replace what passes through named sites while a model runs; the twin of `capture`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from sightline.models.capture import Change, Site, watch
+
+
+@contextmanager
+def edit(sites: Mapping[str, Site], changes: Mapping[str, Change | Tensor]) -> Iterator[None]:
+    """Pass each named site's tensor through its change, or put a given tensor in its place.
+
+    Keys and values of an attention may be replaced by longer or shorter ones: queries then look at those instead.
+    Edits and captures of the same site act in the order in which they were opened.
+    """
+    with watch(sites, {name: _constant(x) if isinstance(x, Tensor) else x for name, x in changes.items()}):
+        yield
+
+
+def _constant(value: Tensor) -> Change:
+    return lambda _old: value

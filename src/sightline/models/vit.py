@@ -1,0 +1,215 @@
+"""Vision transformers: blocks, tokens, attention, and where the patches lie.
+
+A family (timm, torchvision, transformers, open_clip) subclasses `VisionTransformer` and says where things are; the rest
+is the same for all.
+
+Sites, for block l: ``block.l.input`` and ``.output`` (the residual stream; ``block.0.input`` lies before any norm that
+precedes the blocks), ``.norm1``, ``.norm2``, ``.attention``, ``.mlp`` (module outputs), ``.q``, ``.k``, ``.v``,
+``.scores``, ``.probabilities``, ``.context`` (inside the attention), and ``norm``, the final norm.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sightline.errors import InputError, SiteError
+from sightline.models.adapter import Adapter
+from sightline.models.capture import ATTENTION_PLACES, Site, watch
+from sightline.models.passes import spend
+from sightline.types import TokenGrid
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The parts of one residual block that have a name.
+
+    Attributes:
+        module: the whole block.
+        attention: the module that attends, tokens in, tokens out; the block itself where the two are one.
+        norm1: before (or, in post-norm models, after) the attention; None where there is none.
+        norm2: before (or after) the MLP.
+        mlp: the feed-forward part, None where it is no module of its own.
+    """
+
+    module: nn.Module
+    attention: nn.Module
+    norm1: nn.Module | None
+    norm2: nn.Module | None
+    mlp: nn.Module | None
+
+
+class VisionTransformer(Adapter):
+    """A plain vision transformer: an embedding, equal blocks, a pooled classifier."""
+
+    kind = "transformer"
+    offers = frozenset({"gradient", "attention", "tokens"})
+
+    # ---- what a family says ------------------------------------------------------------------------------------
+
+    @cached_property
+    @abstractmethod
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks, in order."""
+
+    @property
+    @abstractmethod
+    def entry(self) -> Site:
+        """Where X_0 is: patch embedding, prefix tokens and positions are in, nothing else has happened."""
+
+    @property
+    @abstractmethod
+    def final_norm(self) -> nn.Module | None:
+        """The norm after the last block, None where there is none."""
+
+    @property
+    @abstractmethod
+    def prefix(self) -> int:
+        """How many tokens come before the patches."""
+
+    @property
+    @abstractmethod
+    def patch(self) -> tuple[int, int]:
+        """Height and width of a patch in pixels."""
+
+    @property
+    @abstractmethod
+    def pool(self) -> str:
+        """What the classifier reads: cls, mean, cls+mean, cls+distilled or map (attention pooling)."""
+
+    @abstractmethod
+    def step(self, tokens: Tensor, index: int, keep: Tensor | None) -> Tensor:
+        """Run block `index`; block 0 begins with whatever norm precedes the blocks."""
+
+    @abstractmethod
+    def finish(self, tokens: Tensor) -> Tensor:
+        """Turn the tokens that leave the last block into logits."""
+
+    # ---- what follows from it ----------------------------------------------------------------------------------
+
+    @property
+    def depth(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def heads_of_pool(self) -> tuple[int, ...]:
+        """The prefix tokens the classifier reads."""
+        return {"cls": (0,), "cls+mean": (0,), "cls+distilled": (0, 1)}.get(self.pool, ())
+
+    def grid_of(self, images: Tensor) -> TokenGrid:
+        return self.grid_for((images.shape[-2], images.shape[-1]))
+
+    def grid_for(self, size: tuple[int, int]) -> TokenGrid:
+        """Return the patches of an image of this size."""
+        return TokenGrid(size[0] // self.patch[0], size[1] // self.patch[1], self.prefix, size)
+
+    @property
+    def grid(self) -> TokenGrid:
+        """The patches of an image of the model's own size."""
+        if self.input_size is None:
+            raise InputError(f"{self.name} takes images of any size; ask grid_of(images) or grid_for((height, width))")
+        return self.grid_for(self.input_size)
+
+    def start(self, images: Tensor) -> Tensor:
+        """Return X_0, the tokens that enter the first block, shape (batch, token, channel)."""
+        found: list[Tensor] = []
+
+        def stop(tokens: Tensor) -> Tensor:
+            found.append(tokens)
+            raise _Reached
+
+        spend(forward=0.0)  # the embedding is one matrix product: it costs next to nothing and counts as nothing
+        try:
+            with watch({"entry": self.entry}, {"entry": stop}):
+                self.model(images)
+        except _Reached:
+            return found[0]
+        raise SiteError(f"{self.name} ran without reaching its first block; its structure is not the one it claims")
+
+    def run(self, tokens: Tensor, first: int = 0, last: int | None = None, *, keep: Tensor | None = None) -> Tensor:
+        """Run blocks `first` up to, not including, `last`.
+
+        `keep` names the patches that are left when tokens were dropped, shape (kept,) or (batch, kept); only models
+        with rotary positions need it.
+        """
+        last = self.depth if last is None else last
+        share = tokens.shape[1] / self._full if self._full else 1.0
+        for index in range(first, last):
+            tokens = self.step(tokens, index, keep)
+        spend(forward=len(tokens) * (last - first) / self.depth * min(share, 1.0))
+        return tokens
+
+    @cached_property
+    def _full(self) -> int:
+        return self.grid.tokens if self.input_size else 0
+
+    def readout(self, tokens: int) -> Tensor:
+        """Return how much the classifier reads of each token directly, shape (token,), summing to one.
+
+        The class token for a CLS model; class and distillation token by halves for a distilled one; all patches evenly
+        for a pooled one; class token and patches by halves where the classifier reads both. It is the row that
+        attention methods read.
+        """
+        weights = torch.zeros(tokens, dtype=self.dtype, device=self.device)
+        heads = self.heads_of_pool
+        patches = self.pool in ("mean", "cls+mean", "map")
+        share = 1.0 / (len(heads) + patches)
+        for head in heads:
+            weights[head] = share
+        if patches:
+            weights[self.prefix :] = share / (tokens - self.prefix)
+        return weights
+
+    @cached_property
+    def sites(self) -> Mapping[str, Site]:
+        found: dict[str, Site] = {}
+        for index, block in enumerate(self.blocks):
+            found[f"block.{index}.input"] = self.entry if index == 0 else Site(block.module, "input")
+            for name in ("norm1", "attention", "norm2", "mlp"):
+                if (module := getattr(block, name)) is not None and module is not block.module:
+                    found[f"block.{index}.{name}"] = Site(module)
+            for place in ATTENTION_PLACES:
+                found[f"block.{index}.{place}"] = Site(block.attention, place)
+            found[f"block.{index}.output"] = Site(block.module)
+        if self.final_norm is not None:
+            found["norm"] = Site(self.final_norm)
+        return found
+
+    def every(self, place: str, start: int = 0) -> list[str]:
+        """Return the names of one kind of site in every block from `start` on."""
+        return [f"block.{index}.{place}" for index in range(start, self.depth)]
+
+    def remaining(self, site: str) -> float:
+        if site.startswith("block."):
+            _, index, place = site.split(".")
+            return 1 - (int(index) + (place == "output")) / self.depth
+        return 0.0 if site == "norm" else 1.0
+
+
+class _Reached(Exception):
+    """Raised by `start` to leave the model once the tokens are there."""
+
+
+def gather_rotary(table: Tensor, keep: Tensor | None) -> Tensor:
+    """Pick the rows of a rotary table, (patch, channel), that belong to the kept patches."""
+    if keep is None:
+        return table
+    return table[keep] if keep.ndim == 1 else table[keep][:, None]
+
+
+def attribute_path(root: Any, path: str) -> Any:
+    """Follow a dotted path of attributes."""
+    for name in path.split("."):
+        root = getattr(root, name)
+    return root
+
+
+def first_attribute(root: Any, names: Sequence[str]) -> Any:
+    """Return the first of these attributes that is there and not None."""
+    return next((value for name in names if (value := getattr(root, name, None)) is not None), None)

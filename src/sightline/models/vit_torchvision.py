@@ -1,0 +1,2 @@
+def recognise(model, facts):
+    return None

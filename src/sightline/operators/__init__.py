@@ -1,0 +1,1 @@
+"""Operators: method to method."""

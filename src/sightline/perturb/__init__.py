@@ -1,0 +1,1 @@
+"""Perturbation: orders, fills and response curves, shared by methods and metrics."""

@@ -1,0 +1,175 @@
+"""Registries: one decorator, discovery by walking the rooms, outside packages by entry point.
+
+``METHODS``, ``OPERATORS`` and ``METRICS`` map a name to its :class:`Spec`. A file that registers something is found by
+itself; an outside package joins by naming a module under the entry-point group ``sightline.plugins``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+from sightline.errors import RecipeError, RegistryError
+
+T = TypeVar("T", bound=type)
+NEEDS = frozenset({"gradient", "attention", "tokens", "cuts", "masks"})
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a registry knows of one name.
+
+    Attributes:
+        name: as written in recipes.
+        kind: method, operator or metric.
+        family: the word it is listed under.
+        cite: key in references.bib, empty for what has no paper.
+        cost: what it costs, for people; `build().cost(model)` says it exactly.
+        needs: what the model (or, for metrics, the data) must offer: gradient, attention, tokens, cuts, masks.
+        direction: for metrics, "higher" or "lower" is better; empty otherwise.
+        agnostic: for methods, whether the map ignores the class.
+        parity: what the implementation has been checked against.
+        build: the class; calling it gives the method, operator or metric.
+    """
+
+    name: str
+    kind: str
+    family: str
+    cite: str
+    cost: str
+    needs: frozenset[str]
+    direction: str
+    agnostic: bool
+    parity: str
+    build: Callable[..., Any]
+
+    @property
+    def summary(self) -> str:
+        """The first sentence of the documentation."""
+        return (inspect.getdoc(self.build) or "").strip().split("\n", 1)[0]
+
+    @property
+    def doc(self) -> str:
+        return inspect.getdoc(self.build) or ""
+
+
+_SPECS: dict[type, Spec] = {}
+
+
+def spec_of(thing: object) -> Spec:
+    """Return the spec of a built method, operator or metric."""
+    try:
+        return _SPECS[type(thing)]
+    except KeyError:
+        raise RegistryError(
+            f"{type(thing).__name__} is not registered; decorate the class with METHODS.register(...)"
+        ) from None
+
+
+class Registry(Mapping[str, Spec]):
+    """Names of one kind; iterates in alphabetical order."""
+
+    def __init__(self, kind: str, room: str) -> None:
+        self.kind = kind
+        self.room = room
+        self._specs: dict[str, Spec] = {}
+        self._walked = False
+
+    def register(
+        self,
+        name: str,
+        *,
+        family: str,
+        cite: str = "",
+        cost: str = "",
+        needs: tuple[str, ...] = (),
+        direction: str = "",
+        agnostic: bool = False,
+        parity: str = "",
+    ) -> Callable[[T], T]:
+        """Enter a frozen dataclass under `name`."""
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+            raise RegistryError(f"got the name {name!r}; a name is lower case letters, digits and underscores")
+        if unknown := set(needs) - NEEDS:
+            raise RegistryError(f"{name} needs {sorted(unknown)}, which no model offers; choose from {sorted(NEEDS)}")
+        if direction not in ("", "higher", "lower"):
+            raise RegistryError(f"{name} has direction={direction!r}; write 'higher' or 'lower'")
+
+        def enter(cls: T) -> T:
+            self._check(name, cls)
+            spec = Spec(
+                name, self.kind, family, cite, cost, frozenset(needs), direction, agnostic, parity, build=cls
+            )
+            self._specs[name] = _SPECS[cls] = spec
+            return cls
+
+        return enter
+
+    def _check(self, name: str, cls: type) -> None:
+        if not is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+            raise RegistryError(f"{cls.__module__}.{cls.__name__} must be a frozen dataclass to be registered as {name}")
+        if name in self._specs:
+            other = self._specs[name].build
+            raise RegistryError(
+                f"the {self.kind} {name!r} is registered twice, by {other.__module__} and by {cls.__module__}; rename one"
+            )
+
+    def _walk(self) -> None:
+        if self._walked:
+            return
+        self._walked = True
+        package = importlib.import_module(f"sightline.{self.room}")
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{package.__name__}.{module.name}")
+        load_plugins()
+
+    def __getitem__(self, name: str) -> Spec:
+        self._walk()
+        try:
+            return self._specs[name]
+        except KeyError:
+            raise RecipeError(unknown(name, self.kind, self._specs)) from None
+
+    def __contains__(self, name: object) -> bool:
+        self._walk()
+        return name in self._specs
+
+    def __iter__(self) -> Iterator[str]:
+        self._walk()
+        return iter(sorted(self._specs))
+
+    def __len__(self) -> int:
+        self._walk()
+        return len(self._specs)
+
+
+def unknown(name: str, kind: str, known: Mapping[str, Any] | list[str]) -> str:
+    """Say that a name is unknown, and which one may have been meant."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"see `sightline list {kind}s`"
+    return f"there is no {kind} called {name!r}; {hint}"
+
+
+_plugins_loaded = False
+
+
+def load_plugins() -> None:
+    """Import the modules that outside packages name under the entry-point group sightline.plugins, once."""
+    global _plugins_loaded
+    if _plugins_loaded:
+        return
+    _plugins_loaded = True
+    for point in entry_points(group="sightline.plugins"):
+        point.load()
+
+
+METHODS = Registry("method", "methods")
+OPERATORS = Registry("operator", "operators")
+METRICS = Registry("metric", "metrics")

@@ -1,0 +1,279 @@
+"""The nouns: what a method is given, and what it says.
+
+Every room may import this module; it imports torch alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sightline.errors import ShapeError, TargetError
+
+if TYPE_CHECKING:
+    from sightline.models.adapter import Adapter
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Model passes spent, counted in images through the whole model; a third of a model counts a third."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+    def __add__(self, other: Passes) -> Passes:
+        return Passes(self.forward + other.forward, self.backward + other.backward)
+
+    def __mul__(self, factor: float) -> Passes:
+        return Passes(self.forward * factor, self.backward * factor)
+
+    def __str__(self) -> str:
+        return f"{self.forward:.4g} forward, {self.backward:.4g} backward"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenGrid:
+    """Where the cells of a map lie in the image.
+
+    Attributes:
+        height: cells from top to bottom.
+        width: cells from left to right.
+        prefix: tokens before the cells that have no place in the image: class, distillation and register tokens.
+        image: height and width of the image in pixels.
+    """
+
+    height: int
+    width: int
+    prefix: int = 0
+    image: tuple[int, int] = (0, 0)
+
+    @property
+    def cells(self) -> int:
+        return self.height * self.width
+
+    @property
+    def tokens(self) -> int:
+        return self.prefix + self.cells
+
+    def to_map(self, scores: Tensor) -> Tensor:
+        """Lay one score per token, shape (..., prefix + cells), on the grid: (..., height, width)."""
+        if scores.shape[-1] != self.tokens:
+            raise ShapeError(
+                f"got {scores.shape[-1]} token scores for a grid of {self.prefix} prefix tokens "
+                f"and {self.height}×{self.width} cells; give one score per token"
+            )
+        return scores[..., self.prefix :].unflatten(-1, (self.height, self.width))
+
+
+def pixel_grid(images: Tensor) -> TokenGrid:
+    """Return the grid whose cells are the pixels of `images`."""
+    height, width = images.shape[-2:]
+    return TokenGrid(height, width, image=(height, width))
+
+
+def map_grid(values: Tensor, images: Tensor) -> TokenGrid:
+    """Return the grid of a feature map, shape (..., height, width), over `images`."""
+    return TokenGrid(*values.shape[-2:], image=(images.shape[-2], images.shape[-1]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attribution:
+    """What a method says: one signed, unscaled score per cell of the grid.
+
+    Attributes:
+        values: shape (layer, batch, height, width); `values[0]` is the method's own map,
+            `values[l]` the same method on the part of the network that starts at block l.
+        grid: where the cells lie in the image.
+        recipe: the text that rebuilds the method; empty until `explain` fills it.
+        passes: model passes spent.
+        flags: per image, what a reader should know, for instance "constant map"; empty where there is nothing.
+        details: what a method returns on request beside the map.
+    """
+
+    values: Tensor
+    grid: TokenGrid
+    recipe: str = ""
+    passes: Passes = Passes()
+    flags: tuple[str, ...] = ()
+    details: Any = None
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 4 or tuple(self.values.shape[-2:]) != (self.grid.height, self.grid.width):
+            raise ShapeError(
+                f"got values of shape {tuple(self.values.shape)} for a grid of {self.grid.height}×{self.grid.width}; "
+                "an attribution has the shape (layer, batch, height, width)"
+            )
+
+    @property
+    def map(self) -> Tensor:
+        """The method's own map, shape (batch, height, width)."""
+        return self.values[0]
+
+    def pixels(self, mode: str = "bilinear") -> Tensor:
+        """Return the map at image size, shape (batch, H, W); `mode` is bilinear, nearest or bicubic."""
+        if mode not in ("bilinear", "nearest", "bicubic"):
+            raise ShapeError(f"got mode={mode!r}; pixels() knows bilinear, nearest and bicubic")
+        if (self.grid.height, self.grid.width) == self.grid.image:
+            return self.map
+        options: dict[str, Any] = {} if mode == "nearest" else {"align_corners": False}
+        return F.interpolate(self.map[:, None], size=self.grid.image, mode=mode, **options)[:, 0]
+
+
+class Target(Protocol):
+    """What is explained: any function of the logits, (batch, class) -> (batch,), that can follow its images around."""
+
+    def __call__(self, logits: Tensor) -> Tensor: ...
+
+    def take(self, rows: Sequence[int]) -> Target:
+        """Return the target for these images of the batch, in this order, repetitions allowed."""
+        ...
+
+
+@runtime_checkable
+class Method(Protocol):
+    """Anything that turns a model, images and a target into an attribution."""
+
+    def __call__(self, model: Adapter, images: Tensor, target: Target, /) -> Attribution: ...
+
+    def cost(self, model: Adapter, /) -> Passes:
+        """Return the passes one image costs on this model, the target being given."""
+        ...
+
+
+Indices = int | tuple[int, ...]
+
+
+def _pick(logits: Tensor, index: Indices) -> Tensor:
+    """Read one column per image."""
+    if isinstance(index, int):
+        return logits[:, index]
+    if len(index) != len(logits):
+        raise TargetError(f"got {len(index)} target classes for {len(logits)} images; give one, or one per image")
+    return logits.gather(1, torch.tensor(index, device=logits.device)[:, None])[:, 0]
+
+
+def _take(index: Indices, rows: Sequence[int]) -> Indices:
+    return index if isinstance(index, int) else tuple(index[row] for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Logit:
+    """The logit of a class: one for all images, or one per image."""
+
+    index: Indices
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return _pick(logits, self.index)
+
+    def take(self, rows: Sequence[int]) -> Logit:
+        return Logit(_take(self.index, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Probability:
+    """The softmax probability of a class."""
+
+    index: Indices
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return _pick(logits.softmax(dim=-1), self.index)
+
+    def take(self, rows: Sequence[int]) -> Probability:
+        return Probability(_take(self.index, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class LogProbability:
+    """The logarithm of the softmax probability of a class."""
+
+    index: Indices
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return _pick(logits.log_softmax(dim=-1), self.index)
+
+    def take(self, rows: Sequence[int]) -> LogProbability:
+        return LogProbability(_take(self.index, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Contrast:
+    """The logit of class `a` minus the logit of class `b`: why this and not that."""
+
+    a: Indices
+    b: Indices
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return _pick(logits, self.a) - _pick(logits, self.b)
+
+    def take(self, rows: Sequence[int]) -> Contrast:
+        return Contrast(_take(self.a, rows), _take(self.b, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class TextSimilarity:
+    """The cosine between a CLIP image embedding and a text's.
+
+    For a visual tower without classes, whose output is the image embedding. Give the text, which `explain` encodes
+    with the model's own text encoder, or its embedding.
+    """
+
+    text: str = ""
+    embedding: tuple[float, ...] = ()
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        if not self.embedding:
+            raise TargetError(
+                f"the text {self.text!r} has no embedding yet; pass the target to explain() with a CLIP model, "
+                "or give embedding=…"
+            )
+        if len(self.embedding) != logits.shape[-1]:
+            raise TargetError(
+                f"the text embedding has {len(self.embedding)} numbers and the model's output {logits.shape[-1]}; "
+                "use TextSimilarity with a CLIP tower that returns image embeddings, or Logit with one that has classes"
+            )
+        text = torch.tensor(self.embedding, dtype=logits.dtype, device=logits.device)
+        return F.cosine_similarity(logits, text[None], dim=-1)
+
+    def take(self, rows: Sequence[int]) -> TextSimilarity:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """Any function of the logits as a target; `explain` wraps a plain callable in this."""
+
+    function: Callable[[Tensor], Tensor]
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        scores = self.function(logits)
+        if not isinstance(scores, Tensor) or scores.shape != logits.shape[:1]:
+            shape = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise TargetError(
+                f"the target function gave {shape} for logits of shape {tuple(logits.shape)}; "
+                f"it must give one number per image, shape ({len(logits)},)"
+            )
+        return scores
+
+    def take(self, rows: Sequence[int]) -> Custom:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class PerImage:
+    """A different target for each image of the batch."""
+
+    targets: tuple[Target, ...]
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        if len(self.targets) != len(logits):
+            raise TargetError(f"got {len(self.targets)} targets for {len(logits)} images; give one per image")
+        rows = [target.take([row])(logits[row : row + 1]) for row, target in enumerate(self.targets)]
+        return torch.cat(rows)
+
+    def take(self, rows: Sequence[int]) -> PerImage:
+        return PerImage(tuple(self.targets[row] for row in rows))
