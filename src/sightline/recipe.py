@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from sightline.errors import RecipeError
-from sightline.registry import METHODS, METRICS, OPERATORS, Spec, spec_of, unknown
+from sightline.registry import METHODS, METRICS, OPERATORS, Spec, is_registered, spec_of, unknown
 from sightline.types import Method
 
 LONGEST = 10_000  # characters; a recipe is a line, and deeper nesting would only test the parser
@@ -44,22 +44,29 @@ def parse_metric(recipe: str) -> Any:
 
 
 def text(method: object) -> str:
-    """Return the canonical recipe of a built method, operator or metric: settings that differ from the defaults."""
+    """Return the canonical recipe of a built method, operator or metric: settings that differ from the defaults.
+
+    A method from outside the registries is named by its own text, which `parse` will not know.
+    """
+    if not is_registered(method):
+        return str(method)
     spec = spec_of(method)
-    parts = []
+    written = []
     for field in fields(method):  # type: ignore[arg-type]
         value = getattr(method, field.name)
         if _is_method_field(spec, field.name) and value is not None:
             inner = text(value)
-            parts.append(inner if field.default is MISSING and not parts else f"{field.name}={inner}")
+            written.append(inner if field.default is MISSING and not written else f"{field.name}={inner}")
         elif value != _default(field):
-            parts.append(f"{field.name}={value!r}")
-    return f"{spec.name}({', '.join(parts)})" if parts else spec.name
+            written.append(f"{field.name}={value!r}")
+    return f"{spec.name}({', '.join(written)})" if written else spec.name
 
 
 def parts(method: object) -> list[object]:
     """Return a method and every method inside it, outermost first."""
     found = [method]
+    if not is_registered(method):
+        return found
     spec = spec_of(method)
     for field in fields(method):  # type: ignore[arg-type]
         value = getattr(method, field.name)

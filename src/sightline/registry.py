@@ -63,6 +63,11 @@ class Spec:
 _SPECS: dict[type, Spec] = {}
 
 
+def is_registered(thing: object) -> bool:
+    """Tell whether a built thing has a name, or comes from outside."""
+    return type(thing) in _SPECS
+
+
 def spec_of(thing: object) -> Spec:
     """Return the spec of a built method, operator or metric."""
     try:

@@ -22,6 +22,7 @@ from sightline.models.capture import Change, Site, capture
 from sightline.models.edit import edit
 from sightline.models.passes import spend
 from sightline.registry import unknown
+from sightline.types import TokenGrid
 
 Preprocess = Callable[[Any], Tensor]
 HALF = (torch.float16, torch.bfloat16)
@@ -73,7 +74,11 @@ class Adapter(ABC):
     def __call__(self, images: Tensor) -> Tensor:
         """Return the logits of a batch of images, in whatever gradient mode the caller is in."""
         spend(forward=len(images))
-        return self.logits(self.model(images))
+        return self.logits(self.forward(images))
+
+    def forward(self, images: Tensor) -> Any:
+        """Run the model, whatever it returns; a family overrides this where the model is not called on images alone."""
+        return self.model(images)
 
     def logits(self, output: Any) -> Tensor:
         """Read the logits out of whatever the model returns: a tensor, a tuple, a dict, an output object."""
@@ -105,7 +110,8 @@ class Adapter(ABC):
         earliest of the tensors and the output.
         """
         spend(backward=len(score) * max(map(self.remaining, seen)))
-        found = torch.autograd.grad(score.sum(), list(seen.values()), retain_graph=retain, allow_unused=True)
+        with torch.inference_mode(False), torch.enable_grad():
+            found = torch.autograd.grad(score.sum(), list(seen.values()), retain_graph=retain, allow_unused=True)
         for name, gradient in zip(seen, found, strict=True):
             if gradient is None:
                 raise SiteError(f"the target does not depend on the site {name!r} of {self.name}; choose an earlier one")
@@ -211,7 +217,8 @@ class Adapter(ABC):
         if not torch.isfinite(images).all():
             raise InputError("the images hold NaN or infinite values; check how they were read and normalised")
         self.check_size((images.shape[-2], images.shape[-1]))
-        return images.detach().to(device=self.device, dtype=self.dtype)
+        images = images.detach()
+        return images if self._parameter() is None else images.to(device=self.device, dtype=self.dtype)
 
     def check_size(self, size: tuple[int, int]) -> None:
         """Refuse an image size the model cannot take."""
@@ -244,5 +251,13 @@ class Adapter(ABC):
         )
 
     @abstractmethod
-    def grid_of(self, images: Tensor) -> Any:
+    def grid_of(self, images: Tensor) -> TokenGrid:
         """Return the grid on which this model's own maps lie for images of this size."""
+
+    def layer(self, layer: str | int | None = None) -> str:
+        """Return the name of the site that the `layer` option means; None is the best one for class activation maps."""
+        raise UnsupportedModel(f"{self.name} has no layers to choose from; use a method that needs none")
+
+    def to_map(self, site: str, values: Tensor, images: Tensor) -> Tensor:
+        """Lay what a site holds on its grid: (batch, channel, height, width), prefix tokens left out."""
+        return values

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
@@ -63,8 +62,7 @@ def load_bundled(name: str) -> nn.Module:
         raise WeightsError(
             f"the weights of {name} do not fit its architecture; run python scripts/train_shapes.py to make new ones"
         ) from error
-    model.pretrained_cfg["label_names"] = labels  # type: ignore[index, operator]  # the dict set in _described
-    return model.eval()
+    return _described(model, name, labels).eval()
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
@@ -82,7 +80,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     return state, tuple(labels.split())
 
 
-def _described(model: nn.Module, name: str) -> nn.Module:
+def _described(model: nn.Module, name: str, labels: tuple[str, ...] = ()) -> nn.Module:
     """Give a model the description timm gives its own, so that its preprocessing can be read from it."""
     description: dict[str, Any] = {
         "architecture": name,
@@ -92,6 +90,7 @@ def _described(model: nn.Module, name: str) -> nn.Module:
         "std": STD,
         "interpolation": "bicubic",
         "crop_pct": 1.0,
+        "label_names": labels,
     }
-    model.pretrained_cfg = model.default_cfg = description  # type: ignore[assignment]  # plain attributes, as in timm
+    model.__dict__["pretrained_cfg"] = model.__dict__["default_cfg"] = description
     return model

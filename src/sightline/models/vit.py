@@ -127,7 +127,7 @@ class VisionTransformer(Adapter):
         spend(forward=0.0)  # the embedding is one matrix product: it costs next to nothing and counts as nothing
         try:
             with watch({"entry": self.entry}, {"entry": stop}):
-                self.model(images)
+                self.forward(images)
         except _Reached:
             return found[0]
         raise SiteError(f"{self.name} ran without reaching its first block; its structure is not the one it claims")
@@ -184,6 +184,22 @@ class VisionTransformer(Adapter):
     def every(self, place: str, start: int = 0) -> list[str]:
         """Return the names of one kind of site in every block from `start` on."""
         return [f"block.{index}.{place}" for index in range(start, self.depth)]
+
+    def layer(self, layer: str | int | None = None) -> str:
+        """Return a site: None is the last block's first norm, an index that of another block, a name itself.
+
+        The patches of a class-token model no longer feed the output after the last attention, so the last block's
+        output has no gradient there; its first norm is the last place that has.
+        """
+        if isinstance(layer, str):
+            return next(iter(self.find(layer)))
+        index = self.depth - 1 if layer is None else range(self.depth)[layer] if -self.depth <= layer < self.depth else -1
+        if index < 0:
+            raise SiteError(f"got layer={layer}; {self.name} has blocks 0 to {self.depth - 1}")
+        return f"block.{index}.norm1" if f"block.{index}.norm1" in self.sites else f"block.{index}.input"
+
+    def to_map(self, site: str, values: Tensor, images: Tensor) -> Tensor:
+        return self.grid_of(images).to_map(values.transpose(1, 2))
 
     def remaining(self, site: str) -> float:
         if site.startswith("block."):

@@ -102,8 +102,10 @@ class TimmEva(TimmVisionTransformer):
             )
         table: Tensor = self.model.rope.get_embed()
         if getattr(self.model, "rope_mixed", False):
-            table = table[index]
-            return table if keep is None else table[..., keep, :]
+            table = table[index]  # (head, patch, channel)
+            if keep is None:
+                return table
+            return table[:, keep] if keep.ndim == 1 else table[:, keep].transpose(0, 1)
         return gather_rotary(table, keep)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
 
@@ -48,6 +49,9 @@ class WrappedTransformer(VisionTransformer):
     @property
     def pool(self) -> str:
         return self.inner.pool
+
+    def interceptable(self) -> AbstractContextManager[None]:
+        return self.inner.interceptable()
 
     def step(self, tokens: Tensor, index: int, keep: Tensor | None) -> Tensor:
         return self.inner.step(tokens, index, keep)

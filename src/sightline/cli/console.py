@@ -1,0 +1,134 @@
+"""How commands speak: results on stdout, everything else on stderr, every error in one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from sightline.errors import RecipeError, SightlineError, TargetError, UnsupportedMethod, UnsupportedModel
+
+__all__ = ["FAILED", "STOPPED", "USAGE", "USAGE_ERRORS", "err", "note", "out", "plain", "print_json", "progress", "report", "show", "told", "waiting"]
+
+FAILED, USAGE, STOPPED = 1, 2, 130
+WIDE = 132  # columns of a table when stdout is no terminal and has no width of its own
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+Advance = Callable[[float, str], None]
+
+# What a user can put right by typing the command differently.
+USAGE_ERRORS = (RecipeError, TargetError, UnsupportedModel, UnsupportedMethod)
+
+
+def show(*renderables: RenderableType) -> None:
+    """Print results."""
+    for renderable in renderables:
+        out.print(renderable, width=None if out.is_terminal else WIDE)
+
+
+def print_json(value: object) -> None:
+    """Print one JSON object, and nothing else, on stdout; NaN and infinity become null."""
+    typer.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def note(message: str, kind: str = "note") -> None:
+    """Say a sentence on stderr."""
+    style = {"error": "bold red", "note": "yellow"}[kind]
+    line = Text.assemble((f"{kind}: ", style), plain(message))
+    err.print(line, soft_wrap=True)
+
+
+def plain(text: object) -> str:
+    """Return text that no terminal obeys: a file name may hold escape codes, or bytes that are no letters."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in str(text))
+
+
+def report(error: BaseException, *, debug: bool = False) -> int:
+    """Say what went wrong in a sentence, and return the exit code."""
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        note("stopped; nothing half-written was left behind")
+        return STOPPED
+    if debug:
+        err.print("".join(traceback.format_exception(error)), markup=False, soft_wrap=True)
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # typer's own: a wrong option or command
+        note(_usage(error), "error")
+        return USAGE
+    if isinstance(error, SightlineError):
+        note(str(error), "error")
+        return USAGE if isinstance(error, USAGE_ERRORS) else FAILED
+    reason = str(error).strip().split("\n")[0]
+    note(f"{type(error).__name__}: {reason}; this is unexpected, run with --debug for the traceback", "error")
+    return FAILED
+
+
+def _usage(error: Any) -> str:
+    """Join what typer says of a wrong option with where to read on."""
+    message = " ".join(str(error.format_message()).split()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{message}; see `{context.command_path} --help`" if context is not None else message
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turn warnings into sentences on stderr, each said once."""
+    said: set[str] = set()
+
+    def tell(message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in said:
+            said.add(str(message))
+            note(str(message))
+
+    with warnings.catch_warnings():
+        warnings.showwarning = tell
+        yield
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Show on a terminal that something without steps is being done."""
+    if not err.is_terminal:
+        yield
+        return
+    with err.status(plain(text)):
+        yield
+
+
+@contextmanager
+def progress(total: float, title: str) -> Iterator[Advance]:
+    """Show a bar with the time left on stderr, gone when done; nothing where stderr is no terminal."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(plain(title), total=max(total, 1e-9))
+
+        def advance(amount: float, text: str) -> None:
+            bar.update(task, advance=amount, description=plain(text).replace("[", "\\["))
+
+        yield advance
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value

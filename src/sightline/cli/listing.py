@@ -1,0 +1,112 @@
+"""``sightline list``: what there is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from sightline.cli import console
+
+__all__ = ["Kind", "listing"]
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    METHODS = "methods"
+    OPERATORS = "operators"
+    METRICS = "metrics"
+    MODELS = "models"
+    DATASETS = "datasets"
+
+
+def listing(
+    kind: Annotated[Kind, typer.Argument(help="What to list.", show_default=False)],
+    pattern: Annotated[str, typer.Argument(help="Only names that hold this text.", show_default=False)] = "",
+    family: Annotated[str, typer.Option(help="Only this family, such as attention or cam.", show_default=False)] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+) -> None:
+    """List methods, operators, metrics, models or datasets, a line each."""
+    rows = {
+        Kind.METHODS: _registered,
+        Kind.OPERATORS: _registered,
+        Kind.METRICS: _registered,
+        Kind.MODELS: _models,
+        Kind.DATASETS: _datasets,
+    }[kind](kind)
+    rows = [row for row in rows if pattern.casefold() in row["name"].casefold()]
+    if family:
+        rows = [row for row in rows if row["family"] == _known_family(family, rows, kind)]
+    if as_json:
+        console.print_json(rows)
+    else:
+        _show(kind, rows)
+
+
+def _registered(kind: Kind) -> list[dict[str, Any]]:
+    from sightline.registry import METHODS, METRICS, OPERATORS
+
+    registry = {Kind.METHODS: METHODS, Kind.OPERATORS: OPERATORS, Kind.METRICS: METRICS}[kind]
+    rows = []
+    for spec in sorted(registry.values(), key=lambda spec: (spec.family, spec.name)):
+        row = {"name": spec.name, "family": spec.family, "cost": spec.cost, "needs": sorted(spec.needs)}
+        row |= {"direction": spec.direction} if kind is Kind.METRICS else {}
+        row |= {"class_agnostic": spec.agnostic} if kind is Kind.METHODS else {}
+        rows.append(row | {"summary": spec.summary})
+    return rows
+
+
+def _models(_: Kind) -> list[dict[str, Any]]:
+    from sightline.models import zoo
+
+    return [{"name": name, "family": name.partition("/")[0]} for name in zoo.list_models()]
+
+
+def _datasets(_: Kind) -> list[dict[str, Any]]:
+    from sightline.data.shapes import VARIANTS
+
+    variants = f"variants {', '.join(VARIANTS)}"
+    summary = f"Coloured shapes among distractors, drawn by code, with exact masks of the evidence; {variants}."
+    return [{"name": "shapes", "family": "synthetic", "needs": [], "summary": summary}]
+
+
+def _known_family(family: str, rows: list[dict[str, Any]], kind: Kind) -> str:
+    families = sorted({row["family"] for row in rows})
+    if family not in families:
+        from sightline.errors import RecipeError
+        from sightline.registry import unknown
+
+        hint = unknown(family, "family", families).split("; see")[0]
+        raise RecipeError(f"{hint}; the families of {kind} are {', '.join(families)}")
+    return family
+
+
+def _show(kind: Kind, rows: list[dict[str, Any]]) -> None:
+    from sightline.cli.tables import fields_table
+
+    if kind is Kind.MODELS:
+        for row in rows:
+            typer.echo(row["name"])
+        console.note(
+            "also hf/OWNER/NAME, openclip/NAME:TAG and file:PATH.safetensors@timm/NAME; `sightline list models vit` shows "
+            "only names with vit"
+        )
+        return
+    heads = {
+        Kind.METHODS: ("name", "family", "cost", "needs", "class", "summary"),
+        Kind.OPERATORS: ("name", "family", "cost", "needs", "summary"),
+        Kind.METRICS: ("name", "family", "better", "cost", "needs", "summary"),
+        Kind.DATASETS: ("name", "family", "summary"),
+    }[kind]
+    console.show(fields_table([[_cell(row, head) for head in heads] for row in rows], heads))
+
+
+def _cell(row: dict[str, Any], head: str) -> str:
+    if head == "class":
+        return "agnostic" if row["class_agnostic"] else ""
+    if head == "better":
+        return str(row["direction"])
+    value = row[head]
+    return ", ".join(value) if isinstance(value, list) else str(value)

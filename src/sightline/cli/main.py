@@ -1,0 +1,120 @@
+"""The command line: ``sightline explain``, ``compare``, ``list``, ``card``, ``cite``, ``demo``, ``doctor``.
+
+Nothing here imports torch: a command fetches what it needs when it runs, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from sightline import __version__
+from sightline.cli import console
+from sightline.cli.card import card
+from sightline.cli.cite import cite
+from sightline.cli.compare import compare
+from sightline.cli.demo import demo
+from sightline.cli.doctor import doctor
+from sightline.cli.explain import explain
+from sightline.cli.listing import listing
+
+__all__ = ["app", "main"]
+
+LOOK, KNOW, TRY = "Explain images", "Look things up", "Try it and check it"
+
+
+class Group(TyperGroup):
+    """The group of all commands; whatever goes wrong in one becomes a sentence and an exit code."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **settings: Any) -> Any:
+        """Run a command; ``--debug`` is understood wherever it stands."""
+        given = list(sys.argv[1:] if args is None else args)
+        debug = "--debug" in given
+        try:
+            with console.told():
+                kept = [word for word in given if word != "--debug"]
+                code = super().main(kept, *rest, standalone_mode=False, **settings)
+        except (Exception, KeyboardInterrupt) as error:
+            code = console.report(error, debug=debug)
+        if standalone_mode:
+            sys.exit(code if isinstance(code, int) else 0)
+        return code
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, and catch Ctrl-C before typer turns it into something else."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Exit(console.report(error)) from None
+
+
+app = typer.Typer(
+    cls=Group,
+    name="sightline",
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sightline {__version__}")
+        raise typer.Exit
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog="Start with [bold]sightline demo[/bold], or: "
+    "[bold]sightline explain dog.jpg --model timm/vit_base_patch16_224[/bold]",
+)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
+) -> None:
+    """Explain what a vision model looked at, and say how far that explanation can be trusted."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+VIT = "timm/vit_base_patch16_224"
+COMMANDS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {
+    "explain": (
+        explain,
+        LOOK,
+        (
+            f"sightline explain dog.jpg --model {VIT}",
+            'sightline explain photos/ -m package/efficientnet_lite0 --method grad_cam --method "ig(steps=50)" --target tabby',
+        ),
+    ),
+    "compare": (
+        compare,
+        LOOK,
+        (
+            f"sightline compare dog.jpg --model {VIT} --method gae --method rollout --method grad_cam",
+            f"sightline compare dog.jpg --model {VIT} --model torchvision/resnet50 --method grad_cam",
+        ),
+    ),
+    "list": (listing, KNOW, ("sightline list methods --family attention", "sightline list models vit_tiny")),
+    "card": (card, KNOW, ("sightline card grad_cam",)),
+    "cite": (cite, KNOW, ('sightline cite "skip_plus(ixg)" insertion --bibtex',)),
+    "demo": (demo, TRY, ("sightline demo --out demo-out",)),
+    "doctor": (doctor, TRY, ("sightline doctor", "sightline doctor --json")),
+}
+for _name, (_command, _panel, _examples) in COMMANDS.items():
+    _epilog = "\n\n".join(["[bold]Examples[/bold]" if len(_examples) > 1 else "[bold]Example[/bold]", *_examples])
+    app.command(_name, rich_help_panel=_panel, epilog=_epilog)(_command)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

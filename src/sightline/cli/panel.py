@@ -1,0 +1,77 @@
+"""The default panel: which methods answer when the user names none, and which of them are controls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from sightline.models.adapter import Adapter
+from sightline.recipe import parse, parts
+from sightline.registry import is_registered, spec_of
+from sightline.types import Method
+
+__all__ = ["CONTROLS", "choose", "is_agnostic", "is_control", "methods_of", "reseed", "short"]
+
+CONTROLS = ("random", "centre", "sobel")
+ATTENTION = ("gae", "rollout")
+TOKENS = ("skip_plus(ixg)",)
+SPATIAL = ("grad_cam",)  # wherever some layer lies on a grid
+GRADIENT = ("ig(steps=20)",)
+PIXELS = ("ixg", "smooth_grad(samples=10)")  # where there are no tokens to start a gradient at
+
+
+def choose(model: Adapter) -> list[str]:
+    """Return a handful of recipes that suit the model, controls last.
+
+    Each is cheap beside its scoring, and together they show what the families disagree on: attention, gradients at the
+    later layers, class activation, a path integral.
+    """
+    offers = model.offers
+    chosen: list[str] = []
+    if "attention" in offers:
+        chosen += ATTENTION if "gradient" in offers else ATTENTION[1:]
+    if "gradient" in offers:
+        chosen += TOKENS if "tokens" in offers else PIXELS
+        chosen += SPATIAL if offers & {"attention", "tokens", "cuts"} else ()
+        chosen += GRADIENT
+    return [*chosen, *CONTROLS]
+
+
+def short(model: Adapter) -> list[str]:
+    """Return the recipes to compare models by: those of the panel that look into the model, none of them slow."""
+    return [recipe for recipe in choose(model) if recipe not in CONTROLS and recipe not in (*GRADIENT, *PIXELS[1:])]
+
+
+def methods_of(method: Method) -> list[Any]:
+    """Return the specs of the methods a recipe is made of, its operators left out."""
+    specs = [spec_of(part) for part in parts(method) if is_registered(part)]
+    return [spec for spec in specs if spec.kind == "method"]
+
+
+def is_control(method: Method) -> bool:
+    """Tell whether a map knows nothing of the model."""
+    specs = methods_of(method)
+    return bool(specs) and all(spec.family == "chance" for spec in specs)
+
+
+def is_agnostic(method: Method) -> bool:
+    """Tell whether a map is the same whatever class is asked for."""
+    specs = methods_of(method)
+    return bool(specs) and all(spec.agnostic for spec in specs)
+
+
+def reseed(recipes: Sequence[str], seed: int | None) -> list[Method]:
+    """Build the methods; a `seed` replaces every one that a recipe leaves at its default."""
+    built = [parse(recipe) for recipe in recipes]
+    return built if seed is None else [_reseeded(method, seed) for method in built]
+
+
+def _reseeded(part: Any, seed: int) -> Any:
+    if not is_dataclass(part) or isinstance(part, type):
+        return part
+    changes = {field.name: _reseeded(getattr(part, field.name), seed) for field in fields(part)}
+    own = next((field for field in fields(part) if field.name == "seed"), None)
+    if own is not None and isinstance(own.default, int) and changes["seed"] == own.default:
+        changes["seed"] = seed
+    return replace(part, **changes)

@@ -1,0 +1,186 @@
+"""Look at one image with several methods, measure each map on that very image, and put the most faithful first."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from sightline import api
+from sightline.cli.frame import Frame, frame_of
+from sightline.cli.panel import is_agnostic, is_control
+from sightline.errors import SightlineError, SightlineWarning, TargetError
+from sightline.metrics.judge import Scores
+from sightline.models.adapter import Adapter
+from sightline.recipe import text
+from sightline.types import Attribution, Logit, Method, Passes
+
+__all__ = ["STEPS", "Class", "Failure", "Look", "Rated", "look", "metric_step", "price", "ranked"]
+
+STEPS = 28  # of each curve: 57 forward passes per map, and the order of maps is that of finer curves nearly always
+BACKWARD = 2.0  # a backward pass takes about as long as two forward ones
+
+Advance = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Class:
+    """A class and how likely the model finds it."""
+
+    index: int
+    label: str
+    probability: float
+
+    def json(self) -> dict[str, Any]:
+        return {"index": self.index, "label": self.label, "probability": self.probability}
+
+
+@dataclass(frozen=True, eq=False)
+class Rated:
+    """One map of one image with its scores; `rank` is None for a map that says nothing."""
+
+    recipe: str
+    map: NDArray[Any]
+    insertion: float
+    deletion: float
+    curves: dict[str, list[float]]
+    passes: Passes
+    seconds: float
+    control: bool
+    agnostic: bool
+    flags: tuple[str, ...] = ()
+    rank: int | None = None
+
+    @property
+    def ins_del(self) -> float:
+        return self.insertion - self.deletion
+
+    @property
+    def mark(self) -> str:
+        """What a reader should know of the map, in a word or two."""
+        kind = "control" if self.control else "class-agnostic" if self.agnostic else ""
+        return ", ".join(filter(None, (kind, *self.flags)))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A map that could not be made, and why."""
+
+    recipe: str
+    error: SightlineError
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """One image: what the model says of it, and the maps that explain it, the most faithful first."""
+
+    frame: Frame
+    target: Class
+    top: tuple[Class, ...]
+    maps: tuple[Rated, ...]
+    failures: tuple[Failure, ...]
+    step: int
+
+
+def look(
+    model: Adapter,
+    image: Image.Image,
+    methods: Sequence[Method],
+    *,
+    target: int | None = None,
+    step: int | None = None,
+    advance: Advance = lambda amount, text: None,
+) -> Look:
+    """Explain one image with every method and score each map on it.
+
+    Args:
+        model: the model, which knows its preprocessing.
+        image: as read from a file.
+        methods: what to explain with.
+        target: the class to explain, None for the predicted one.
+        step: pixels per step of the two curves, None for a curve of STEPS steps.
+        advance: told after each map what was spent, in forward passes, and what was done.
+    """
+    batch = api.as_batch(model, image)
+    with api.ready(model):
+        shares = model.check_logits(model.predict(batch))[0].float().softmax(dim=-1)
+    if target is not None and target >= len(shares):
+        raise TargetError(f"got class {target}; {model.name} has classes 0 to {len(shares) - 1}")
+    order = shares.argsort(descending=True)[:5].tolist()
+    top = tuple(Class(index, model.label(index), float(shares[index])) for index in order)
+    aim = top[0] if target is None else Class(target, model.label(target), float(shares[target]))
+    step = metric_step(batch) if step is None else step
+    maps, failures = [], []
+    for method in methods:
+        try:
+            maps.append(_rate(model, batch, method, aim.index, step))
+        except SightlineError as error:
+            failures.append(Failure(text(method), error))
+        advance(price(model, method), text(method))
+    return Look(frame_of(model, image, batch[0]), aim, top, ranked(maps), tuple(failures), step)
+
+
+def ranked(maps: Iterable[Rated]) -> tuple[Rated, ...]:
+    """Put the most faithful map first, by insertion minus deletion; maps that say nothing come last, without a rank."""
+    sound, silent = [], []
+    for rated in maps:
+        (silent if "constant map" in rated.flags or not math.isfinite(rated.ins_del) else sound).append(rated)
+    # a method that only equals a control does not stand before it
+    sound.sort(key=lambda rated: (-rated.ins_del, not rated.control))
+    return (*(replace(rated, rank=place) for place, rated in enumerate(sound, 1)), *silent)
+
+
+def metric_step(batch: Tensor, steps: int = STEPS) -> int:
+    """Return how many pixels change at a time for a curve of this many steps."""
+    return max(1, -(-batch.shape[-1] * batch.shape[-2] // steps))
+
+
+def price(model: Adapter, method: Method) -> float:
+    """Estimate what a map and its scores cost, in forward passes, for the time left."""
+    try:
+        passes = method.cost(model)
+    except SightlineError:
+        passes = Passes()
+    return passes.forward + BACKWARD * passes.backward + 2 * STEPS + 1
+
+
+def _rate(model: Adapter, batch: Tensor, method: Method, target: int, step: int) -> Rated:
+    """Make one map and measure it."""
+    begun = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SightlineWarning)  # a constant map is flagged, and the flag is shown where the map is
+        attribution = api.explain(model, batch, method, target=Logit(target))
+    seconds = time.perf_counter() - begun
+    insertion, deletion = f"insertion(step={step})", f"deletion(step={step})"
+    scores = api.evaluate(model, batch, attribution, [insertion, deletion], target=Logit(target))
+    return Rated(
+        recipe=attribution.recipe,
+        map=attribution.pixels()[0].float().cpu().numpy(),
+        insertion=float(scores[insertion][0]),
+        deletion=float(scores[deletion][0]),
+        curves={"insertion": _curve(scores, insertion), "deletion": _curve(scores, deletion)},
+        passes=attribution.passes,
+        seconds=seconds,
+        control=is_control(method),
+        agnostic=is_agnostic(method),
+        flags=_flags(attribution, scores),
+    )
+
+
+def _curve(scores: Scores, metric: str) -> list[float]:
+    values: list[float] = scores.curves[metric][0].tolist()
+    return values
+
+
+def _flags(attribution: Attribution, scores: Scores) -> tuple[str, ...]:
+    """Gather what is wrong with a map and with its scores, each once."""
+    said = [attribution.flags[0] if attribution.flags else "", *(flags[0] for flags in scores.flags.values())]
+    return tuple(dict.fromkeys(filter(None, said)))

@@ -1,0 +1,143 @@
+"""Find photographs and read them safely: a file becomes an upright RGB image, or one clear sentence."""
+
+from __future__ import annotations
+
+import glob
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from sightline.errors import ImageError, InputError
+
+__all__ = ["MAX_PIXELS", "SUFFIXES", "find_images", "read_image"]
+
+MAX_PIXELS = 100_000_000
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".avif"}
+)
+
+
+def read_image(path: str | Path) -> Image.Image:
+    """Read an image file as RGB, turned upright by its EXIF orientation.
+
+    Sixteen-bit grey is scaled to eight bits, transparency is laid on white, an animation gives its first frame.
+
+    Raises:
+        ImageError: the file is missing, empty, damaged, no image, or larger than MAX_PIXELS.
+    """
+    path = Path(path)
+    _check_file(path)
+    with warnings.catch_warnings():
+        # PIL warns between its own pixel limit and twice that; ours decides, from the header, before decoding
+        warnings.simplefilter("ignore")
+        try:
+            with Image.open(path) as image:
+                _check_size(path, *image.size)
+                image.load()
+                return _rgb(path, _upright(image))
+        except ImageError:
+            raise
+        except Image.DecompressionBombError as error:
+            raise ImageError(
+                f"{path} holds more than {MAX_PIXELS // 10**6} million pixels, the most that is read; make it smaller"
+            ) from error
+        except PermissionError as error:
+            raise ImageError(f"{path} may not be read by this user; change its permissions") from error
+        except UnidentifiedImageError as error:
+            raise ImageError(f"{path} is not an image that can be read; give a JPEG, PNG, WebP, TIFF or BMP") from error
+        except (
+            Exception
+        ) as error:  # decoders of damaged files raise nearly anything: OSError, SyntaxError, struct.error
+            raise ImageError(
+                f"{path} is damaged or cut short and cannot be decoded ({error}); restore or replace it"
+            ) from error
+
+
+def find_images(paths: Sequence[str | Path] | str | Path) -> list[Path]:
+    """List image files: files as given, folders searched through by suffix, patterns such as ``photos/*.jpg``.
+
+    The order is that of the arguments and, within a folder or pattern, alphabetical; no file is listed twice.
+
+    Raises:
+        InputError: a path does not exist, or a folder or pattern holds no image.
+    """
+    given = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not given:
+        raise InputError("no path was given; name an image, a folder or a pattern such as photos/*.jpg")
+    found: dict[Path, Path] = {}
+    for path in given:
+        for file in _expand(path):
+            found.setdefault(file.resolve(), file)
+    return list(found.values())
+
+
+def _expand(given: str | Path) -> Iterator[Path]:
+    path = Path(given)
+    if path.is_file():
+        yield path
+        return
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if _is_image(file.relative_to(path), file))
+    elif glob.has_magic(str(given)):
+        files = sorted(file for file in map(Path, glob.glob(str(given), recursive=True)) if _is_image(file, file))  # noqa: PTH207
+    else:
+        raise InputError(f"{given} does not exist; give an image, a folder or a pattern such as photos/*.jpg")
+    if not files:
+        what = "folder" if path.is_dir() else "pattern"
+        raise InputError(f"the {what} {given} holds no image; looked for {', '.join(sorted(SUFFIXES))}")
+    yield from files
+
+
+def _is_image(name: Path, file: Path) -> bool:
+    hidden = any(part.startswith(".") and part not in (".", "..") for part in name.parts)
+    return not hidden and file.suffix.lower() in SUFFIXES and file.is_file()
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise ImageError(f"{path} is a folder; give one image file, or list the folder with find_images")
+    if not path.exists():
+        raise ImageError(f"{path} does not exist; check the path")
+    if not path.is_file():
+        raise ImageError(f"{path} is no regular file; give an image file")
+    if path.stat().st_size == 0:
+        raise ImageError(f"{path} is empty (0 bytes); restore or replace it")
+
+
+def _check_size(path: Path, width: int, height: int) -> None:
+    if width * height > MAX_PIXELS:
+        raise ImageError(
+            f"{path} is {width}×{height}, more than the {MAX_PIXELS // 10**6} million pixels that are read; "
+            "make it smaller"
+        )
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # a damaged EXIF block says nothing about the picture, which is whole
+        return image
+
+
+def _rgb(path: Path, image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I") or image.mode == "F":
+        return _from_deep(path, image)
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _from_deep(path: Path, image: Image.Image) -> Image.Image:
+    """Scale one deep channel to eight bits: 16-bit integers by their range, floats from 0..1 or 0..255."""
+    values = np.asarray(image, dtype=np.float64)
+    low, high = values.min(), values.max()
+    most = 65535.0 if image.mode != "F" else 1.0 if high <= 1 else 255.0
+    if not (low >= 0 and high <= most):  # also refuses NaN
+        raise ImageError(
+            f"{path} holds values from {low:g} to {high:g}, and grey must lie in 0..{most:g}; save it with 8 or 16 bits"
+        )
+    return Image.fromarray((values * (255 / most) + 0.5).astype(np.uint8)).convert("RGB")

@@ -1,0 +1,161 @@
+"""A case: one batch of maps to be judged, and what judging them needs; every metric of it shares what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from sightline.errors import InputError
+from sightline.models.adapter import HALF, Adapter
+from sightline.perturb.curve import Curve, response_curve
+from sightline.perturb.fill import Fill
+from sightline.perturb.order import Tie, finite_maps, importance_order
+from sightline.types import Passes, Target
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A model, its images, what was explained, and the maps that explain it.
+
+    Attributes:
+        model: the model.
+        images: shape (batch, 3, height, width), normalised for the model.
+        target: what was explained.
+        maps: signed and unscaled, at image size, shape (batch, height, width).
+        masks: where the evidence is, integers of the same shape: 1 evidence, 0 background, -1 ignore; None if unknown.
+    """
+
+    model: Adapter
+    images: Tensor
+    target: Target
+    maps: Tensor
+    masks: Tensor | None = None
+    _memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        maps = finite_maps(self.maps.detach().to(self.images.device))
+        size = (len(self.images), *self.images.shape[-2:])
+        if maps.shape != size:
+            raise InputError(
+                f"got maps of shape {tuple(maps.shape)} for images of {_text(size)}; give them at image size"
+            )
+        exact = maps.is_floating_point() and maps.dtype not in HALF
+        object.__setattr__(self, "maps", maps if exact else maps.float())
+        if self.masks is not None:
+            object.__setattr__(self, "masks", _sound_masks(self.masks.to(self.images.device), size))
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` gives, computed on the first call with this key and remembered."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        return cast(T, self._memo[key])
+
+    @property
+    def clean(self) -> Tensor:
+        """The logits of the images, shape (batch, class)."""
+        return self.once("clean", lambda: self.model.predict(self.images))
+
+    def filled(self, fill: Fill) -> Tensor:
+        """Return the logits of the images when every pixel is filled."""
+        return self.once(("filled", fill), lambda: self.model.predict(fill(self.model, self.images)))
+
+    def order(self, tie: Tie = "index", seed: int = 0) -> Tensor:
+        """Return the pixels by importance, shape (batch, height·width)."""
+        return self.once(("order", tie, seed), lambda: importance_order(self.maps, tie, seed))
+
+    def curve(self, curve: Curve) -> Tensor:
+        """Return a response curve of the maps, shape (batch, points)."""
+        return self.once(curve, lambda: self._curve(curve))
+
+    def _curve(self, curve: Curve) -> Tensor:
+        order = self.order(curve.tie, curve.seed)
+        ends = {"clean": self.clean, "filled": self.filled(curve.fill)}
+        return response_curve(self.model, self.images, self.target, order, curve, **ends)
+
+    @property
+    def evidence(self) -> Tensor:
+        """The masks, or an error where there are none."""
+        if self.masks is None:
+            raise InputError(
+                "there are no masks to compare the maps with; give masks of shape (batch, height, width): "
+                "1 evidence, 0 background, -1 ignore"
+            )
+        return self.masks
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What is wrong with each map, empty where nothing is."""
+        return flags_where(self.constant, "constant map")
+
+    @property
+    def constant(self) -> Tensor:
+        """Which maps have the same value everywhere, shape (batch,)."""
+        flat = self.maps.flatten(1)
+        return flat.amin(dim=1) == flat.amax(dim=1)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Measurement:
+    """What a metric says of a case.
+
+    Attributes:
+        values: one number per image, shape (batch,); NaN where the metric is not defined.
+        curve: what the numbers are the area under, shape (batch, points); None where there is no curve.
+        flags: one text per image, empty where all is well.
+    """
+
+    values: Tensor
+    curve: Tensor | None = None
+    flags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.flags:
+            object.__setattr__(self, "flags", ("",) * len(self.values))
+
+
+@runtime_checkable
+class Metric(Protocol):
+    """Anything that gives one number per image: a frozen dataclass whose fields are the options of its protocol."""
+
+    range: ClassVar[tuple[float, float]]
+
+    def __call__(self, case: Case, /) -> Measurement: ...
+
+    def cost(self, model: Adapter, /) -> Passes:
+        """Return the passes one image costs on this model, the target being given and nothing shared."""
+        ...
+
+
+def flags_where(wrong: Tensor, text: str) -> tuple[str, ...]:
+    """Return the text for the images where something is wrong, and an empty one for the others."""
+    return tuple(text if one else "" for one in wrong.tolist())
+
+
+def join_flags(*flags: tuple[str, ...]) -> tuple[str, ...]:
+    """Join the flags of each image."""
+    return tuple("; ".join(filter(None, ones)) for ones in zip(*flags, strict=True))
+
+
+def _sound_masks(masks: Tensor, size: tuple[int, ...]) -> Tensor:
+    if masks.shape != size:
+        raise InputError(
+            f"got masks of shape {tuple(masks.shape)} for images of {_text(size)}; they must have the same size"
+        )
+    if masks.is_floating_point() or masks.is_complex():
+        raise InputError(f"got masks of {masks.dtype}; give integers: 1 evidence, 0 background, -1 ignore")
+    if masks.dtype != torch.bool and (masks.amin() < -1 or masks.amax() > 1):
+        raise InputError(
+            f"got mask values from {int(masks.amin())} to {int(masks.amax())}; "
+            "a mask has 1 for evidence, 0 for background, -1 for ignore"
+        )
+    return masks.to(torch.int8)
+
+
+def _text(size: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, size))})"

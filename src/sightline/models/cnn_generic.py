@@ -1,0 +1,190 @@
+"""Any other network with convolutions: a user's own, or a family that nobody has spelt out.
+
+What it is made of is measured on its shadow (shadow.py): which modules end in a feature map that everything passes
+through, in which order, at which cost. The trunk is the model itself, left at the cut; the tail is the model run on one
+blank image with the activation put in its place there, so a tail costs one trunk more than it would in a `Stepwise`.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sightline.errors import InputError, SightlineError, SiteError, UnsupportedModel
+from sightline.models.capture import watch
+from sightline.models.cnn import Convolutional, Size, keeps_channels_last
+from sightline.models.facts import timm_facts, torchvision_facts, transformers_facts
+from sightline.models.hierarchical import sizes
+from sightline.models.passes import spend
+from sightline.models.shadow import Seen, Survey
+
+SIZES = (224, 32, 64, 28, 96, 128, 256, 299, 384, 512)  # tried in turn where nobody says what a model needs
+WEIGHTS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
+
+
+class GenericConvolutional(Convolutional):
+    """A network of unknown structure with feature maps inside."""
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        return tuple(end.name for end in self._maps)
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        return tuple(group[-1].name for group in self._groups)
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        last: dict[Size, str] = {}
+        for group in self._groups:
+            size = self._spatial(group[0])
+            # where the map has another size than its convolution left, it has been pooled
+            settled = [end for end in group if self._spatial(end) == size]
+            last.pop(size, None)
+            last[size] = settled[-1].name
+        return tuple(last.values())
+
+    @cached_property
+    def num_classes(self) -> int | None:
+        return self._structure.classes
+
+    def check_size(self, size: Size) -> None:
+        super().check_size(size)
+        self._survey(size)  # says in one sentence why a size will not do
+        self._size = size
+
+    def trunk(self, images: Tensor, site: str) -> Tensor:
+        self._check(site)
+        self._notice(images)
+        found: list[Tensor] = []
+
+        def stop(value: Tensor) -> Tensor:
+            found.append(value)
+            raise _Reached
+
+        spend(forward=len(images) * self.share(site))
+        try:
+            with watch(self.sites, {site: stop}):
+                self.model(images)
+        except _Reached:
+            return self.to_map(site, found[0])
+        raise SiteError(f"{self.name} ran without reaching {site!r}; its structure changes from one image to the next")
+
+    def tail(self, activation: Tensor, site: str) -> Tensor:
+        self._check(site)
+        few = len(activation) < 4  # too few for the check to pay
+        return self._replay(activation, site, len(activation) if few or not self._follows(activation[:2], site) else 1)
+
+    def _replay(self, activation: Tensor, site: str, blanks: int) -> Tensor:
+        """Run the model on some blank images, and put the activation in the place of theirs."""
+        native = activation.permute(0, 2, 3, 1) if self.channels_last(site) else activation
+        images = torch.zeros(blanks, 3, *self._size, dtype=self.dtype, device=self.device)
+        share = self.share(site)
+        spend(forward=blanks * share + len(activation) * (1 - share))
+        with watch(self.sites, {site: lambda _blank: native.clone()}):
+            return self.logits(self.model(images))
+
+    def _follows(self, two: Tensor, site: str) -> bool:
+        """Try once whether, when one blank image goes in, the rest of the model takes a batch of another size."""
+        known = self._measurements()
+        if ("follows", site) not in known:
+            with torch.no_grad():
+                both = self._replay(two, site, 2)
+                try:
+                    one = self._replay(two, site, 1)
+                except (RuntimeError, ValueError, AssertionError, IndexError, SightlineError):
+                    one = both[:0]  # the model had noted how many images came in
+                known["follows", site] = one.shape == both.shape and torch.allclose(one, both, rtol=1e-4, atol=1e-5)
+        return bool(known["follows", site])
+
+    def share(self, site: str) -> float:
+        self._structure  # noqa: B018 — settles on a size
+        survey = self._survey(self._size)
+        works = [end.work for end in survey.ends if end.name == site]
+        return works[0] / (survey.work or 1) if works else 0.0
+
+    def shape_at(self, site: str, size: Size) -> tuple[int, ...]:
+        self._check(site)
+        shape = next(end.shape for end in self._survey(size).ends if end.name == site)
+        return (shape[0], shape[3], shape[1], shape[2]) if self.channels_last(site) else shape
+
+    def channels_last(self, site: str) -> bool:
+        return any(end.name == site and keeps_channels_last(end.shape, self._size) for end in self._structure.ends)
+
+    @cached_property
+    def _structure(self) -> Survey:
+        """The survey for the first image size that the model takes."""
+        for size in (self._size, *((side, side) for side in SIZES)):
+            try:
+                found = self._survey(size)
+            except InputError:
+                continue
+            self._size = size
+            return found
+        raise InputError(
+            f"cannot tell which image size {self.name} needs; say it with adapt(model, input_size=(height, width))"
+        )
+
+    @cached_property
+    def _maps(self) -> tuple[Seen, ...]:
+        """The ends that everything passes through and that are maps of more than one cell."""
+        found = [end for end in self._structure.ends if end.bottleneck and len(end.shape) == 4]
+        maps = tuple(end for end in found if max(self._spatial(end)) > 1)
+        if not maps:
+            raise UnsupportedModel(
+                f"{self.name} has no feature map that everything passes through, so it has no layer to cut at; "
+                "use a method that needs none, such as ixg or rise"
+            )
+        return maps
+
+    @cached_property
+    def _groups(self) -> tuple[tuple[Seen, ...], ...]:
+        """The maps, each tensor once, under its innermost name; a group begins where new weights have been at work."""
+        maps, tensors = set(self._maps), set[int]()
+        groups: list[list[Seen]] = []
+        begin = True
+        for end in self._structure.ends:
+            begin = begin or issubclass(end.module, WEIGHTS)
+            if end in maps and end.tensor not in tensors:
+                tensors.add(end.tensor)
+                groups.extend([[]] if begin else [])
+                groups[-1].append(end)
+                begin = False
+        return tuple(map(tuple, groups))
+
+    def _spatial(self, end: Seen) -> Size:
+        shape = end.shape
+        return (shape[1], shape[2]) if keeps_channels_last(shape, self._size) else (shape[2], shape[3])
+
+    def _check(self, site: str) -> None:
+        if site not in self.cuts:
+            raise SiteError(self._unknown(site, "cut", self.cuts))
+
+
+class _Reached(Exception):
+    """Raised by `trunk` to leave the model once the activation is there."""
+
+
+def recognise_generic(model: nn.Module, facts: dict[str, Any]) -> GenericConvolutional | None:
+    """Adapt any model that is made of convolutions; to be asked after everybody else.
+
+    A patch embedding is a convolution too, so a model with many more linear layers than convolutions is declined.
+    """
+    modules = list(model.modules())
+    convolutions = sum(isinstance(module, nn.Conv2d) for module in modules)
+    linear = sum(isinstance(module, nn.Linear | nn.MultiheadAttention) for module in modules)
+    if not convolutions or linear > 3 * convolutions + 2:
+        return None
+    return GenericConvolutional(model, **_facts(model) | facts)
+
+
+def _facts(model: nn.Module) -> dict[str, Any]:
+    library = type(model).__module__.partition(".")[0]
+    if library == "timm":
+        return sizes(model) | timm_facts(model)
+    if library == "torchvision":
+        return torchvision_facts(model)
+    return transformers_facts(model) if library == "transformers" else {}

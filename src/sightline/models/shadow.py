@@ -1,0 +1,166 @@
+"""Measure a model without running it: shapes, costs and bottlenecks, read off a weightless copy.
+
+A *shadow* is a copy of a model whose tensors have shapes and no contents (torch's ``meta`` device). It has no hooks,
+needs no memory, and what is done with it the model itself never sees, so it can be surveyed at any time, also while
+somebody watches the model.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from sightline.models.capture import Change, Site, watch
+
+
+def shadow(model: nn.Module) -> nn.Module:
+    """Return a copy in eval mode, without hooks, whose parameters and buffers have no contents."""
+    memo: dict[int, Any] = {}
+    for tensor in [*model.parameters(), *model.buffers()]:
+        empty = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if "_hooks" in name and isinstance(value, dict):
+                memo[id(value)] = OrderedDict()
+    return copy.deepcopy(model, memo).eval()
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What was measured after one step: the shape of the activation for one image, and the work done so far."""
+
+    shape: tuple[int, ...]
+    work: int
+
+
+def survey_steps(steps: Sequence[Callable[[Tensor], Tensor]], image: Tensor) -> tuple[Stretch, ...]:
+    """Run one image through the steps of a model, and measure after each."""
+    found: list[Stretch] = []
+    with _counting() as counter, torch.no_grad():
+        for run in steps:
+            image = run(image)
+            found.append(Stretch(tuple(image.shape), counter.get_total_flops()))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was measured where a module ended.
+
+    Attributes:
+        name: the module's.
+        module: its class.
+        shape: of its output for one image; empty when that is no tensor.
+        tensor: a number, the same for modules that return the same tensor.
+        work: floating-point operations that the whole model has done by then.
+        bottleneck: whether everything the model says passes through this output, and the module runs once.
+    """
+
+    name: str
+    module: type[nn.Module]
+    shape: tuple[int, ...]
+    tensor: int
+    work: int
+    bottleneck: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Every module's end, in the order in which they end; the work of the whole model, and how many classes it has."""
+
+    ends: tuple[Seen, ...]
+    work: int
+    classes: int
+
+
+def survey_modules(model: nn.Module, image: Tensor, logits: Callable[[Any], Tensor]) -> Survey:
+    """Run a model on one image, and measure where each module ends."""
+    modules = {name: module for name, module in model.named_modules() if name}
+    image = image.requires_grad_()
+    ends: list[tuple[str, tuple[int, ...], tuple[Any, int], int]] = []
+
+    def reader(name: str) -> Change:
+        def read(value: Tensor) -> Tensor:
+            if isinstance(value, Tensor):  # a module may return anything
+                # its place in the graph is noted now: a later step that writes in place would move the tensor on
+                ends.append((name, tuple(value.shape), (value.grad_fn, value.output_nr), counter.get_total_flops()))
+            return value
+
+        return read
+
+    sites = {name: Site(module) for name, module in modules.items()}
+    with _counting() as counter, torch.enable_grad(), watch(sites, {name: reader(name) for name in sites}):
+        output = logits(model(image))
+    narrow = _bottlenecks(image, output)
+    runs = Counter(name for name, *_ in ends)
+    tensors: dict[tuple[Any, int], int] = {}
+    seen = [
+        Seen(name, type(modules[name]), shape, tensors.setdefault(place, len(tensors)), work,
+             runs[name] == 1 and place in narrow)
+        for name, shape, place, work in ends
+    ]  # fmt: skip
+    return Survey(tuple(seen), counter.get_total_flops(), output.shape[-1])
+
+
+@contextmanager
+def _counting() -> Iterator[FlopCounterMode]:
+    """Count floating-point operations, outside inference mode, and leave the random numbers where they were."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        yield stack.enter_context(FlopCounterMode(display=False))
+
+
+def _bottlenecks(image: Tensor, output: Tensor) -> set[tuple[Any, int]]:
+    """Return the places (node, which of its outputs) that every path from the image to the output goes through.
+
+    With autograd's graph laid out so that every edge points forward, a node is on every path exactly when no edge jumps
+    over it.
+    """
+    order, edges = _paths(image, output)
+    position = {node: index for index, node in enumerate(order)}
+    begins = [0] * (len(order) + 1)
+    used: dict[Any, set[int]] = {}
+    for later, earlier, number in edges:
+        used.setdefault(earlier, set()).add(number)
+        begins[position[earlier] + 1] += 1
+        begins[position[later]] -= 1
+    found: set[tuple[Any, int]] = set()
+    over = 0
+    for node, change in zip(order, begins, strict=False):
+        over += change
+        numbers = used.get(node, {0})
+        if over == 0 and len(numbers) == 1:
+            found.add((node, next(iter(numbers))))
+    return found
+
+
+def _paths(image: Tensor, output: Tensor) -> tuple[list[Any], list[tuple[Any, Any, int]]]:
+    """Return the graph's nodes on paths from the image to the output, earliest first, and the edges among them."""
+    leads: dict[Any, bool] = {}  # does it lead back to the image?
+    order: list[Any] = []
+    stack: list[tuple[Any, bool]] = [(output.grad_fn, False)]
+    while stack:
+        node, done = stack.pop()
+        if node is None or (node in leads and not done):
+            continue
+        if done:
+            leads[node] |= any(leads.get(before, False) for before, _ in node.next_functions)
+            order.extend([node] if leads[node] else [])
+        else:
+            leads[node] = getattr(node, "variable", None) is image
+            stack.append((node, True))
+            stack.extend((before, False) for before, _ in node.next_functions)
+    edges = [
+        (node, before, number) for node in order for before, number in node.next_functions if leads.get(before, False)
+    ]
+    return order, edges

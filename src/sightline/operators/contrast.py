@@ -1,0 +1,51 @@
+"""Contrast a class with another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from sightline.errors import TargetError
+from sightline.models.adapter import Adapter
+from sightline.operators.wrapper import Ask, Wrapper
+from sightline.registry import OPERATORS
+from sightline.types import Attribution, Logit, LogProbability, Method, Probability, Target
+
+
+def with_class(target: Target, index: int) -> Target:
+    """Return the same kind of target for another class."""
+    if isinstance(target, Logit | Probability | LogProbability):
+        return replace(target, index=index)
+    raise TargetError(
+        f"a contrast needs a target of one class, and got {type(target).__name__}; give Logit, Probability or LogProbability"
+    )
+
+
+@OPERATORS.register("against", family="contrast", cost="twice the method's")
+@dataclass(frozen=True, slots=True)
+class Against(Wrapper):
+    r"""A method's map for the target minus its map for another class: why this and not that.
+
+    .. math:: M = A_c - A_{\text{other}}
+
+    For methods that are linear in the target it is the method on the difference of the two logits; against itself a class
+    gives zero.
+
+    Attributes:
+        other: index of the class to contrast with.
+    """
+
+    method: Method
+    other: int
+
+    def combine(self, ask: Ask, model: Adapter, images: Tensor, target: Target) -> Attribution:
+        if self.other < 0 or (model.num_classes is not None and self.other >= model.num_classes):
+            raise TargetError(f"got class {self.other} to contrast with; {model.name} has {model.num_classes} classes")
+        mine = ask(model, images, target)
+        other = ask(model, images, with_class(target, self.other))
+        return replace(mine, values=mine.values - other.values)
+
+    @property
+    def times(self) -> int:
+        return 2

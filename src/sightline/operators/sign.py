@@ -1,0 +1,42 @@
+"""Keep one sign, or drop it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from sightline.models.adapter import Adapter
+from sightline.operators.wrapper import Ask, Wrapper
+from sightline.registry import OPERATORS
+from sightline.types import Attribution, Method, Target
+
+
+@OPERATORS.register("rectify", family="sign", cost="the method's")
+@dataclass(frozen=True, slots=True)
+class Rectify(Wrapper):
+    r"""The positive part of a map: what speaks for the target.
+
+    .. math:: M = A^+ = \max(A, 0)
+    """
+
+    method: Method
+
+    def combine(self, ask: Ask, model: Adapter, images: Tensor, target: Target) -> Attribution:
+        inner = ask(model, images, target)
+        return replace(inner, values=inner.values.clamp(min=0))
+
+
+@OPERATORS.register("absolute", family="sign", cost="the method's")
+@dataclass(frozen=True, slots=True)
+class Absolute(Wrapper):
+    r"""The magnitude of a map: what matters to the target, for or against.
+
+    .. math:: M = \lvert A \rvert
+    """
+
+    method: Method
+
+    def combine(self, ask: Ask, model: Adapter, images: Tensor, target: Target) -> Attribution:
+        inner = ask(model, images, target)
+        return replace(inner, values=inner.values.abs())

@@ -1,0 +1,25 @@
+"""Attributions become pictures and pages here, and only here are maps scaled for showing."""
+
+from __future__ import annotations
+
+from sightline.report.curve_chart import line_chart
+from sightline.report.figure import Tile, heat, overlay, panel, save_png
+from sightline.report.page import ExplainPage, ImageSection, MapCard, write_page
+from sightline.report.palette import DIVERGING, SEQUENTIAL, Palette, colour
+
+__all__ = [
+    "DIVERGING",
+    "SEQUENTIAL",
+    "ExplainPage",
+    "ImageSection",
+    "MapCard",
+    "Palette",
+    "Tile",
+    "colour",
+    "heat",
+    "line_chart",
+    "overlay",
+    "panel",
+    "save_png",
+    "write_page",
+]

@@ -1,0 +1,193 @@
+"""Draw heat maps: alone, over the photograph, and side by side in one picture."""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from sightline.errors import InputError, OutputError, ShapeError
+from sightline.report.palette import DIVERGING, Floats, Numbers, Palette, colour, palette_for, scaled
+
+__all__ = ["Tile", "heat", "overlay", "panel", "save_png", "write_bytes"]
+
+_INK, _SOFT, _PAPER = "#1b1d22", "#5d636e", "#ffffff"
+_PLAIN_SIGNS = str.maketrans({"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{MULTIPLICATION SIGN}": "x"})
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """One map of a panel, with the line above it and the line below it."""
+
+    title: str
+    map: Numbers
+    score: str = ""
+
+
+def heat(map: Numbers, size: tuple[int, int], *, palette: Palette | None = None) -> Image.Image:
+    """Draw a map alone, at `size` (width, height).
+
+    Without a `palette`, a map with negative values gets the diverging one and any other the sequential one.
+    """
+    chosen = palette or palette_for(map)
+    return Image.fromarray(colour(_shares(map, size), chosen, limit=1.0))
+
+
+def overlay(
+    image: Image.Image,
+    map: Numbers,
+    *,
+    opacity: float = 0.78,
+    fade: float = 0.7,
+    palette: Palette = DIVERGING,
+) -> Image.Image:
+    """Draw a map over its photograph: the stronger the value, the more it covers.
+
+    Where the map is zero nothing is covered; where it is strongest the colour covers `opacity` of the photograph. The
+    photograph's own colours are drawn back by `fade`, for else a blue sky reads as evidence against the target and a
+    red cup hides the evidence for it. The palette is diverging also for maps without negative values, so that red
+    means the same thing in every overlay.
+    """
+    for name, share in {"opacity": opacity, "fade": fade}.items():
+        if not 0 <= share <= 1:
+            raise InputError(f"{name} {share} is outside 0 to 1; leave it out for the usual one")
+    ground = np.asarray(_faded(image.convert("RGB"), fade), dtype=np.float64)
+    shares = _shares(map, image.size)
+    cover = (opacity * np.abs(shares))[..., None]
+    mixed = ground * (1 - cover) + colour(shares, palette, limit=1.0) * cover
+    return Image.fromarray(np.rint(mixed).astype(np.uint8))
+
+
+def panel(
+    image: Image.Image,
+    tiles: Sequence[Tile],
+    *,
+    title: str = "",
+    line: str = "",
+    columns: int | None = None,
+    width: int = 224,
+    opacity: float = 0.78,
+    scale: int = 2,
+) -> Image.Image:
+    """Draw the photograph and several overlays side by side, with a title, a line below it and a score under each map.
+
+    `width` is that of one picture in points; a point is `scale` pixels, so text and pictures stay sharp on a dense
+    screen. Rows break after `columns` pictures, the photograph being the first.
+    """
+    height = max(1, round(width * image.height / image.width))
+    photograph = image.convert("RGB").resize((width * scale, height * scale), Image.Resampling.LANCZOS)
+    cells = [("image", photograph, "")]
+    cells += [(tile.title, overlay(photograph, tile.map, opacity=opacity), tile.score) for tile in tiles]
+    return _Sheet(width, height, min(columns or len(cells), len(cells)), scale).draw(cells, title, line)
+
+
+def save_png(image: Image.Image, path: Path | str) -> Path:
+    """Write a picture, whole or not at all."""
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=True)
+    return write_bytes(buffer.getvalue(), path)
+
+
+def write_bytes(data: bytes, path: Path | str) -> Path:
+    """Write a file, whole or not at all: into a temporary file beside it, then renamed.
+
+    Missing folders are made. Raises `OutputError` when the folder or the file cannot be written.
+    """
+    path = Path(path)
+    temporary = path.parent / f".sightline-{secrets.token_hex(6)}.part"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        blocked = isinstance(error, (FileExistsError, NotADirectoryError))
+        reason = "its folder is a file" if blocked else (error.strerror or str(error)).lower()
+        raise OutputError(f"cannot write {path}: {reason}; choose a folder that can be written") from error
+    finally:
+        _discard(temporary)
+    return path
+
+
+def _discard(temporary: Path) -> None:
+    """Remove what a failed write left behind; after a good one there is nothing."""
+    try:
+        temporary.unlink(missing_ok=True)
+    except OSError:  # its folder does not exist: nothing was left behind
+        return
+
+
+def _faded(photograph: Image.Image, fade: float) -> Image.Image:
+    return Image.blend(photograph, photograph.convert("L").convert("RGB"), fade)
+
+
+def _shares(map: Numbers, size: tuple[int, int]) -> Floats:
+    """Scale a map to -1…1 and stretch it to `size`; in this order, so that stretching does not move the limit."""
+    values = np.asarray(map)
+    if values.ndim != 2 or 0 in values.shape:
+        raise ShapeError(f"a map of shape {values.shape} came; a picture needs (height, width), one map at a time")
+    shares = Image.fromarray(scaled(values).astype(np.float32))
+    return np.asarray(shares.resize(size, Image.Resampling.BILINEAR), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """The layout of a panel, in points."""
+
+    width: int
+    height: int
+    columns: int
+    scale: int
+    margin: int = 20
+    gap: int = 14
+
+    def draw(self, cells: Sequence[tuple[str, Image.Image, str]], title: str, line: str) -> Image.Image:
+        top = self.margin + (30 if title else 0) + (22 if line else 0) + (6 if title or line else 0)
+        below = 24 if any(score for _, _, score in cells) else 6
+        row = 24 + self.height + below
+        rows = -(-len(cells) // self.columns)
+        width = 2 * self.margin + self.columns * self.width + (self.columns - 1) * self.gap
+        height = top + rows * row + (rows - 1) * self.gap + self.margin - 6
+        sheet = Image.new("RGB", (width * self.scale, height * self.scale), _PAPER)
+        room = width - 2 * self.margin
+        self._write(sheet, (self.margin, self.margin - 4), title, 20, _INK, room)
+        self._write(sheet, (self.margin, self.margin - 4 + (30 if title else 0)), line, 13, _SOFT, room)
+        for index, (name, picture, score) in enumerate(cells):
+            left = self.margin + index % self.columns * (self.width + self.gap)
+            upper = top + index // self.columns * (row + self.gap)
+            self._write(sheet, (left, upper), name, 14, _INK, self.width)
+            sheet.paste(picture, (left * self.scale, (upper + 24) * self.scale))
+            self._write(sheet, (left, upper + 24 + self.height + 6), score, 12, _SOFT, self.width)
+        return sheet
+
+    def _write(self, sheet: Image.Image, at: tuple[int, int], text: str, points: int, ink: str, room: int) -> None:
+        font = ImageFont.load_default(size=points * self.scale)
+        fitted = _fit(text, font, room * self.scale)
+        ImageDraw.Draw(sheet).text((at[0] * self.scale, at[1] * self.scale), fitted, fill=ink, font=font)
+
+
+def _fit(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, room: float) -> str:
+    """Return one line of text, shortened in the middle until it fits: a recipe differs at both of its ends."""
+    text = _drawable(text)
+    kept = len(text)
+    fitted = text
+    while kept > 0 and font.getlength(fitted) > room:
+        kept -= 1
+        fitted = f"{text[: (kept + 1) // 2]}…{text[len(text) - kept // 2 :]}"
+    return fitted
+
+
+def _drawable(text: str) -> str:
+    """Return the text in letters that Pillow's bundled font has: ASCII, and a few signs."""
+    plain = unicodedata.normalize("NFKD", text.replace("…", "\0").translate(_PLAIN_SIGNS)).replace("\0", "…")
+    base = "".join(letter for letter in plain if not unicodedata.combining(letter))
+    return " ".join("".join(letter if letter.isascii() or letter in "…·" else "?" for letter in base).split())

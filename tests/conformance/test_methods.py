@@ -1,0 +1,167 @@
+"""Every method in the registry, on every kind of model it can run on."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import FrozenInstanceError, fields
+from typing import Any
+
+import pytest
+import torch
+from tests import tiny
+from tests.models.fingerprint import fingerprint
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import sightline
+from sightline.models.passes import counting
+from sightline.recipe import parse, text
+from sightline.registry import METHODS, OPERATORS
+
+FAST = {"ig": "ig(steps=3)", "smooth_grad": "smooth_grad(samples=3)"}
+COMPOSED = ["plus(ixg)", "skip_plus(gae)", "rectify(grad_cam)", "smooth(ixg, samples=2)", "against(ixg, other=2)"]
+MODELS = {
+    "vit": tiny.vit,
+    "vit-pooled": lambda: tiny.vit(global_pool="avg", class_token=False),
+    "vit-registers": lambda: tiny.vit(reg_tokens=2, init_values=0.5, qk_norm=True),
+    "cnn": lambda: tiny.Cnn().eval(),
+    "function": lambda: lambda images: images.mean(dim=-1)[:, :, :2].flatten(1).double(),
+}
+
+
+def recipes() -> list[str]:
+    return [FAST.get(name, name) for name in METHODS] + COMPOSED
+
+
+def fit() -> list[Any]:
+    """Every recipe on every model that offers what it needs."""
+    found = []
+    for model in MODELS:
+        adapter = sightline.adapt(build(model))
+        for recipe in recipes():
+            layered = recipe.startswith(("plus", "skip_plus"))
+            if sightline.METHODS and _offered(recipe, adapter) and not (layered and adapter.kind != "transformer"):
+                found.append(pytest.param(recipe, model, id=f"{recipe}-{model}"))
+    return found
+
+
+def _offered(recipe: str, adapter: sightline.Adapter) -> bool:
+    try:
+        sightline.api.check_needs(parse(recipe), adapter)
+    except sightline.errors.UnsupportedModel:
+        return False
+    return not (recipe.startswith(("grad_cam", "rectify(grad_cam")) and adapter.kind in ("blackbox", "opaque"))
+
+
+def build(name: str) -> Any:
+    model = MODELS[name]()
+    return model.double() if isinstance(model, nn.Module) else model
+
+
+@pytest.fixture
+def batch() -> Tensor:
+    return torch.randn(3, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+
+
+TARGETS = (1, 0, 3)
+
+
+@pytest.mark.parametrize(("recipe", "model"), fit())
+def test_gives_finite_signed_unscaled_maps_of_the_right_shape(recipe: str, model: str, batch: Tensor) -> None:
+    got = sightline.explain(build(model), batch, recipe, target=TARGETS)
+    assert got.values.shape == (len(got.values), 3, got.grid.height, got.grid.width)
+    assert got.map is not None and torch.equal(got.map, got.values[0])
+    assert got.pixels().shape == (3, 32, 32) and torch.isfinite(got.values).all()
+    assert got.values.dtype == torch.float64 and not got.values.requires_grad
+    assert not torch.equal(got.map, tiny.min_max(got.map))
+
+
+@pytest.mark.parametrize(("recipe", "model"), fit())
+def test_gives_the_same_answer_twice(recipe: str, model: str, batch: Tensor) -> None:
+    first = sightline.explain(build(model), batch, recipe, target=TARGETS).values
+    assert torch.equal(first, sightline.explain(build(model), batch, recipe, target=TARGETS).values)
+
+
+@pytest.mark.parametrize(("recipe", "model"), fit())
+def test_a_batch_equals_its_images_one_by_one(recipe: str, model: str, batch: Tensor) -> None:
+    network = build(model)
+    together = sightline.explain(network, batch, recipe, target=TARGETS).values
+    for row, target in enumerate(TARGETS):
+        alone = sightline.explain(network, batch[row : row + 1], recipe, target=target).values
+        assert_close(together[:, row], alone[:, 0], rtol=1e-9, atol=1e-12)
+    assert_close(sightline.explain(network, batch, recipe, target=TARGETS, batch_size=2).values, together)
+
+
+@contextmanager
+def exploding(model: nn.Module) -> Iterator[None]:
+    """Make the model raise in its middle."""
+    inner = model.blocks[1].mlp if hasattr(model, "blocks") else model.norm2  # type: ignore[index,union-attr]
+
+    def explode(*_: Any) -> None:
+        raise ZeroDivisionError("boom")
+
+    handle = inner.register_forward_hook(explode)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize(("recipe", "model"), [p for p in fit() if "function" not in p.id])
+def test_leaves_the_model_as_it_was(recipe: str, model: str, batch: Tensor) -> None:
+    network = build(model)
+    logits, before = network(batch), fingerprint(network)
+    sightline.explain(network, batch, recipe, target=TARGETS)
+    assert fingerprint(network) == before
+    if METHODS[recipe.split("(")[0]].family != "chance" if recipe.split("(")[0] in METHODS else True:
+        with pytest.raises(ZeroDivisionError), exploding(network):
+            sightline.explain(network, batch, recipe, target=TARGETS)
+    assert fingerprint(network) == before
+    assert torch.equal(network(batch), logits)
+
+
+@pytest.mark.parametrize(("recipe", "model"), fit())
+def test_costs_what_it_declares(recipe: str, model: str, batch: Tensor) -> None:
+    adapter, method = sightline.adapt(build(model)), parse(recipe)
+    with torch.no_grad(), counting() as meter:
+        method(adapter, batch, sightline.Logit(TARGETS))
+    declared = method.cost(adapter) * len(batch)
+    assert meter.passes.forward == pytest.approx(declared.forward, abs=1e-6)
+    assert meter.passes.backward == pytest.approx(declared.backward, abs=1e-6)
+
+
+@pytest.mark.parametrize("recipe", recipes())
+def test_is_frozen_hashable_picklable_and_rebuilt_from_its_text(recipe: str) -> None:
+    method = parse(recipe)
+    assert parse(text(method)) == method and text(parse(text(method))) == text(method)
+    assert hash(method) == hash(parse(recipe)) and pickle.loads(pickle.dumps(method)) == method
+    for field in fields(method):  # type: ignore[arg-type]
+        with pytest.raises(FrozenInstanceError):
+            setattr(method, field.name, None)
+
+
+@pytest.mark.parametrize("name", [*METHODS, *OPERATORS])
+def test_is_documented(name: str) -> None:
+    spec = METHODS[name] if name in METHODS else OPERATORS[name]
+    assert spec.summary.endswith(".") and len(spec.summary) < 120
+    assert spec.cost and spec.family
+    assert ".. math::" in spec.doc or spec.family == "chance"
+    for field in fields(spec.build):  # type: ignore[arg-type]
+        assert field.name == "method" or f"{field.name}:" in spec.doc, f"{name} does not say what {field.name} is"
+    if spec.kind == "method":
+        assert spec.parity
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].agnostic])
+def test_class_agnostic_methods_ignore_the_class(name: str, tiny_vit: nn.Module, batch: Tensor) -> None:
+    one, other = (sightline.explain(tiny_vit, batch, name, target=target).values for target in (0, 4))
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if not METHODS[name].agnostic])
+def test_other_methods_follow_the_class(name: str, tiny_vit: nn.Module, batch: Tensor) -> None:
+    recipe = FAST.get(name, name)
+    one, other = (sightline.explain(tiny_vit, batch, recipe, target=target).values for target in (0, 4))
+    assert not torch.allclose(one, other)

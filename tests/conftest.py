@@ -1,0 +1,59 @@
+"""Fixtures: tiny networks, images and targets, in float64 and seeded; nothing is downloaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests import tiny
+from torch import Tensor, nn
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def tiny_vit() -> nn.Module:
+    """A timm ViT of three blocks on 32×32 images, 4×4 patches, five classes, float64."""
+    return tiny.vit().double()
+
+
+@pytest.fixture
+def tiny_cnn() -> nn.Module:
+    """A small convolutional network with batch norm, in-place and reused ReLUs, five classes, float64."""
+    return tiny.Cnn().eval().double()
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.randn(2, 3, 32, 32, dtype=torch.float64)
+
+
+@pytest.fixture
+def shared() -> Path:
+    """The folder with real weights, photographs and reference numbers; present in CI, maybe absent elsewhere."""
+    folder = Path(os.environ.get("SIGHTLINE_SHARED", ROOT.parent / "shared"))
+    if not (folder / "weights").is_dir():
+        if os.environ.get("CI"):
+            pytest.fail("the shared folder is missing, and CI has it: set SIGHTLINE_SHARED")
+        pytest.skip("needs the shared folder with real weights and photographs; set SIGHTLINE_SHARED")
+    return folder
+
+
+@pytest.fixture
+def real_vit(shared: Path) -> nn.Module:
+    """The real ImageNet ViT-Tiny/16."""
+    return tiny.real_vit(shared)
+
+
+@pytest.fixture
+def pair() -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Scale two maps to [0, 1], as the reference numbers are compared."""
+    return lambda a, b: (tiny.min_max(a), tiny.min_max(b))

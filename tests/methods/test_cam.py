@@ -1,0 +1,66 @@
+"""Grad-CAM: a closed form, then grad-cam in the same process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import sightline
+from sightline.extras import repair_torchvision
+
+
+def peer_map(model: nn.Module, layer: nn.Module, images: Tensor, target: int, tokens: bool = False) -> np.ndarray:
+    """Grad-CAM of the package grad-cam: rectified and scaled to [0, 1] twice, at image size."""
+    repair_torchvision()
+    from pytorch_grad_cam import GradCAM
+    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+    reshape = (lambda x: x[:, 1:].transpose(1, 2).unflatten(-1, (4, 4))) if tokens else None
+    with GradCAM(model, [layer], reshape_transform=reshape) as cam:
+        found: np.ndarray = cam(images, [ClassifierOutputTarget(target)] * len(images))
+    return found
+
+
+def as_the_peer_shows(attribution: sightline.Attribution) -> Tensor:
+    """Rectify and scale a map as grad-cam does, at image size."""
+    low = attribution.map.clamp(min=0)
+    low = (low - low.amin(dim=(1, 2), keepdim=True)) / (1e-7 + (low - low.amin(dim=(1, 2), keepdim=True)).amax(dim=(1, 2), keepdim=True))
+    shown = torch.nn.functional.interpolate(low[:, None], attribution.grid.image, mode="bilinear")[:, 0]
+    return (shown - shown.amin(dim=(1, 2), keepdim=True)) / (1e-7 + shown.amax(dim=(1, 2), keepdim=True))
+
+
+def test_matches_grad_cam_on_a_cnn(tiny_cnn: nn.Module, images: Tensor) -> None:
+    got = sightline.explain(tiny_cnn.float(), images.float(), "grad_cam(layer='conv3')", target=1)
+    want = peer_map(tiny_cnn, tiny_cnn.conv3, images.float(), 1)  # type: ignore[arg-type]
+    assert_close(as_the_peer_shows(got), torch.from_numpy(want), atol=1e-5, rtol=0)
+
+
+def test_matches_grad_cam_on_a_transformer(tiny_vit: nn.Module, images: Tensor) -> None:
+    got = sightline.explain(tiny_vit.float(), images.float(), "grad_cam", target=1)
+    want = peer_map(tiny_vit, tiny_vit.blocks[-1].norm1, images.float(), 1, tokens=True)  # type: ignore[index,union-attr]
+    assert_close(as_the_peer_shows(got), torch.from_numpy(want), atol=1e-5, rtol=0)
+
+
+def test_of_pooled_linear_features_weighs_channels_by_the_head(tiny_cnn: nn.Module, images: Tensor) -> None:
+    adapter = sightline.adapt(tiny_cnn)
+    with adapter.capture(adapter.layer()) as seen:
+        tiny_cnn(images)
+    features = seen[adapter.layer()].relu()
+    want = torch.einsum("k,bkij->bij", tiny_cnn.head.weight[2], features).detach() / features[0, 0].numel()  # type: ignore[union-attr,index]
+    got = sightline.explain(tiny_cnn, images, "grad_cam", target=2).map
+    if adapter.layer() == "conv3":  # the gradient at a convolution before its ReLU carries the ReLU's gate
+        pytest.fail("the default layer should lie after the last rectifier")
+    assert_close(got, want)
+
+
+def test_a_layer_can_be_named_or_counted(tiny_vit: nn.Module, images: Tensor) -> None:
+    named = sightline.explain(tiny_vit, images, "grad_cam(layer='block.1.norm1')", target=0).map
+    assert_close(named, sightline.explain(tiny_vit, images, "grad_cam(layer=1)", target=0).map)
+    assert_close(named, sightline.explain(tiny_vit, images, "grad_cam(layer=-2)", target=0).map)
+    with pytest.raises(sightline.errors.SiteError, match="got layer=3; VisionTransformer has blocks 0 to 2"):
+        sightline.explain(tiny_vit, images, "grad_cam(layer=3)", target=0)
+    with pytest.raises(sightline.errors.SiteError, match="did you mean 'block.1.norm1'"):
+        sightline.explain(tiny_vit, images, "grad_cam(layer='blok.1.norm1')", target=0)

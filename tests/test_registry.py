@@ -1,0 +1,81 @@
+"""Registries: one decorator, discovery, plugins."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+
+import pytest
+
+from sightline import METHODS, METRICS, OPERATORS, registry
+from sightline.errors import RegistryError
+from sightline.registry import Registry, spec_of
+
+
+def test_finds_what_the_rooms_hold() -> None:
+    first = {"random", "centre", "sobel", "input_norm", "gradient", "ixg", "ig", "smooth_grad", "grad_cam", "raw_attention"}
+    assert first | {"rollout", "gae"} <= set(METHODS)
+    assert {"plus", "skip_plus", "layers", "rectify", "absolute", "smooth", "against"} <= set(OPERATORS)
+    assert {"insertion", "deletion", "ins_del"} <= set(METRICS)
+    assert list(METHODS) == sorted(METHODS) and len(METHODS) == len(list(METHODS))
+
+
+def test_a_spec_says_family_cite_cost_needs_and_direction() -> None:
+    spec = METHODS["gae"]
+    assert (spec.family, spec.cite, spec.needs) == ("attention", "chefer2021generic", {"attention", "gradient"})
+    assert spec.cost == "1 forward, 1 backward" and METRICS["deletion"].direction == "lower"
+    assert spec_of(spec.build()) is spec
+
+
+@pytest.fixture
+def empty() -> Registry:
+    found = Registry("method", "methods")
+    found._walked = True
+    return found
+
+
+@dataclass(frozen=True)
+class Mine:
+    """Mine."""
+
+
+@dataclass(frozen=True)
+class Yours:
+    """Yours."""
+
+
+def test_a_name_registered_twice_names_both_modules(empty: Registry) -> None:
+    empty.register("mine", family="x")(Mine)
+    with pytest.raises(RegistryError, match=r"'mine' is registered twice, by .*test_registry and by .*test_registry"):
+        empty.register("mine", family="x")(Yours)
+
+
+def test_faulty_registrations_are_refused(empty: Registry) -> None:
+    with pytest.raises(RegistryError, match="must be a frozen dataclass"):
+        empty.register("thing", family="x")(type("Thing", (), {}))
+    with pytest.raises(RegistryError, match="got the name 'My-Method'"):
+        empty.register("My-Method", family="x")
+    with pytest.raises(RegistryError, match=r"needs \['magic'\], which no model offers"):
+        empty.register("mine", family="x", needs=("magic",))
+    with pytest.raises(RegistryError, match="direction='up'"):
+        empty.register("mine", family="x", direction="up")
+
+
+def test_something_unregistered_has_no_spec() -> None:
+    with pytest.raises(RegistryError, match="object is not registered"):
+        spec_of(object())
+
+
+def test_outside_packages_join_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = ModuleType("their_plugin")
+    loaded: list[str] = []
+    plugin.__getattr__ = lambda name: loaded.append(name)  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "their_plugin", plugin)
+    point = importlib.metadata.EntryPoint("theirs", "their_plugin:enter", "sightline.plugins")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == "sightline.plugins" else [])
+    monkeypatch.setattr(registry, "_plugins_loaded", False)
+    registry.load_plugins()
+    registry.load_plugins()
+    assert loaded == ["enter"]
