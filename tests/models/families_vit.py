@@ -97,9 +97,7 @@ TIMM = {
     "timm/layer_scale": timm_family("vit_base_patch16_224", options={"init_values": 0.5}),
     "timm/map": timm_family("vit_base_patch16_siglip_224", "map", 0),
     "timm/qk_norm": timm_family("vit_base_patch16_224", options={"qk_norm": True}),
-    "timm/oblong": timm_family(
-        "vit_base_patch16_224", options={"img_size": (32, 48)}, size=(32, 48), grid=(4, 6)
-    ),
+    "timm/oblong": timm_family("vit_base_patch16_224", options={"img_size": (32, 48)}, size=(32, 48), grid=(4, 6)),
     "timm/hybrid": timm_family(
         "vit_tiny_r_s16_p8_224", options={"img_size": 96, "patch_size": 8}, size=(96, 96), grid=(3, 3)
     ),
@@ -147,9 +145,7 @@ def _transformers_clip(model: str) -> nn.Module:
     vision = ENCODER | {"intermediate_size": 64, "projection_dim": EMBEDDING}
     if model.startswith("CLIPVision"):
         return shaken(getattr(library, model)(library.CLIPVisionConfig(**vision)))
-    config = library.CLIPConfig(
-        vision_config=vision, text_config=TEXT, projection_dim=EMBEDDING, num_labels=CLASSES
-    )
+    config = library.CLIPConfig(vision_config=vision, text_config=TEXT, projection_dim=EMBEDDING, num_labels=CLASSES)
     return shaken(getattr(library, model)(config))
 
 

@@ -61,9 +61,7 @@ def one_by_one(model, images, target, order, curve):
 def test_the_curve_follows_its_definition(model, images, order, direction, fill, step):
     curve = Curve(direction, fill, step)
     target = Logit((0, 1, 0))
-    assert_close(
-        response_curve(model, images, target, order, curve), one_by_one(model, images, target, order, curve)
-    )
+    assert_close(response_curve(model, images, target, order, curve), one_by_one(model, images, target, order, curve))
 
 
 def test_deleting_from_a_linear_model_gives_the_line_that_can_be_written_down(model):
@@ -77,7 +75,14 @@ def test_deleting_from_a_linear_model_gives_the_line_that_can_be_written_down(mo
 
 @pytest.mark.parametrize(
     ("step", "counts"),
-    [(10, [0, 10, 20, 30]), (7, [0, 7, 14, 21, 28, 30]), (29, [0, 29, 30]), (30, [0, 30]), (31, [0, 30]), (999, [0, 30])],
+    [
+        (10, [0, 10, 20, 30]),
+        (7, [0, 7, 14, 21, 28, 30]),
+        (29, [0, 29, 30]),
+        (30, [0, 30]),
+        (31, [0, 30]),
+        (999, [0, 30]),
+    ],
 )
 def test_the_last_step_reaches_the_end_exactly(step, counts):
     assert Curve("delete", Zero(), step).counts(PIXELS) == counts
@@ -170,7 +175,12 @@ def test_a_half_precision_model_gives_a_single_precision_curve(order):
 @pytest.mark.parametrize("target", [Logit(1), Probability(1), LogProbability(1)], ids=repr)
 @pytest.mark.parametrize(
     ("score", "read"),
-    [("probability", Probability(1)), ("log_probability", LogProbability(1)), ("logit", Logit(1)), ("accuracy", Accuracy(1))],
+    [
+        ("probability", Probability(1)),
+        ("log_probability", LogProbability(1)),
+        ("logit", Logit(1)),
+        ("accuracy", Accuracy(1)),
+    ],
 )
 def test_whatever_was_explained_of_a_class_the_score_says_what_is_read(target, score, read):
     assert scored(target, score) == read

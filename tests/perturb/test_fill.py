@@ -52,7 +52,9 @@ def kernel_of(radius, sigma):
 @pytest.mark.parametrize(("radius", "sigma"), [(5, 5.0), (15, 31.0), (1, 0.5), (7, 100.0)])
 def test_the_blur_is_a_zero_padded_convolution_with_the_kernel_of_rise(model, images, radius, sigma):
     kernel = kernel_of(radius, sigma)
-    want = torch.stack([F.conv2d(image[:, None], kernel[None, None], padding=radius)[:, 0] for image in images.double()])
+    want = torch.stack(
+        [F.conv2d(image[:, None], kernel[None, None], padding=radius)[:, 0] for image in images.double()]
+    )
     assert_close(Blur(radius, sigma)(model, images.double()), want, rtol=0, atol=1e-12)
     assert_close(Blur(radius, sigma)(model, images).double(), want, rtol=0, atol=1e-5)
 

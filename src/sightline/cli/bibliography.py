@@ -21,7 +21,9 @@ _ENTRY = re.compile(r"^@(?P<kind>\w+)\{(?P<key>[^,\s]+),", flags=re.MULTILINE)
 _FIELD = re.compile(r"^\s*(?P<name>\w+)\s*=\s*\{", flags=re.MULTILINE)
 _VENUES = ("booktitle", "journal", "publisher", "howpublished")
 _ACCENT = re.compile(r"\{?\\(?P<sign>['`\"^~=.]|[cvuHk](?![A-Za-z]))\s*\{?(?P<letter>[A-Za-z])\}?\}?")
-_COMBINING = dict(zip("'`\"^~=.cvuHk", "\u0301\u0300\u0308\u0302\u0303\u0304\u0307\u0327\u030c\u0306\u030b\u0328", strict=True))
+_SIGNS = "'`\"^~=.cvuHk"
+_MARKS = "\u0301\u0300\u0308\u0302\u0303\u0304\u0307\u0327\u030c\u0306\u030b\u0328"
+_COMBINING = dict(zip(_SIGNS, _MARKS, strict=True))
 _TITLE = "sightline: what a vision model looked at, and how far the explanation can be trusted"
 
 
@@ -45,7 +47,6 @@ class Reference:
         year = f" ({self.fields['year']})" if "year" in self.fields else ""
         return f"{listed}{year}. {_plain(self.fields.get('title', ''))}. {where}."
 
-
     @property
     def brief(self) -> str:
         """The first author and the year: Petsiuk et al. 2018."""
@@ -57,7 +58,9 @@ class Reference:
 @lru_cache(maxsize=1)
 def references() -> dict[str, Reference]:
     """Read the bibliography, by key."""
-    inside = resources.files("sightline").joinpath("references.bib")  # in a wheel; in the repository it is with the docs
+    inside = resources.files("sightline").joinpath(
+        "references.bib"
+    )  # in a wheel; in the repository it is with the docs
     beside = Path(__file__).parents[3] / "docs" / "references.bib"
     for place in (inside, beside):
         if place.is_file():
@@ -102,8 +105,9 @@ def _split(text: str) -> Iterator[Reference]:
         opening = text.index("{", found.start())
         body = _braced(text, opening)
         fields = {field["name"].lower(): _braced(body, field.end() - 1) for field in _FIELD.finditer(body)}
+        tidy = {name: " ".join(value.split()) for name, value in fields.items()}
         whole = text[found.start() : opening] + "{" + body + "}"
-        yield Reference(found["key"], found["kind"], {name: " ".join(value.split()) for name, value in fields.items()}, whole)
+        yield Reference(found["key"], found["kind"], tidy, whole)
 
 
 def _braced(text: str, opening: int) -> str:

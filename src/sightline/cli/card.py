@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
 from sightline.cli import console
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["card", "facts_of"]
 
-_MATH = re.compile(r"^\.\. math::[ ]*(?P<first>[^\n]*)\n?(?P<rest>(?:[ \t]+[^\n]*\n|[ \t]*\n(?=[ \t]))*)", flags=re.MULTILINE)
+_MATH = re.compile(
+    r"^\.\. math::[ ]*(?P<first>[^\n]*)\n?(?P<rest>(?:[ \t]+[^\n]*\n|[ \t]*\n(?=[ \t]))*)", flags=re.MULTILINE
+)
 _ROLE = re.compile(r":(?P<role>cite:\w+|\w+):`(?P<text>[^`]*)`")
 
 
@@ -25,7 +28,7 @@ def card(
     name: Annotated[str, typer.Argument(help="The name of a method, an operator or a metric.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
-    """Show what a method, operator or metric is: formula, options, cost, needs, citation, and what it was checked against."""
+    """Show what a method, operator or metric is: formula, options, cost, needs, citation, and how it was checked."""
     from sightline.cli.bibliography import specs_of
 
     facts = facts_of(specs_of(name)[0])
@@ -81,42 +84,45 @@ def readable(text: str) -> str:
 
 
 def _command(spec: Spec, recipe: str) -> str:
-    if spec.kind == "metric":
-        return f"sightline card {spec.name}" if "masks" in spec.needs else "sightline explain dog.jpg --model timm/vit_base_patch16_224"
-    return f'sightline explain dog.jpg --model timm/vit_base_patch16_224 --method "{recipe}"'
+    if spec.kind != "metric":
+        return f'sightline explain dog.jpg --model timm/vit_base_patch16_224 --method "{recipe}"'
+    return "sightline demo" if "masks" in spec.needs else "sightline explain dog.jpg --model timm/vit_base_patch16_224"
 
 
 def _python(spec: Spec, recipe: str) -> str:
-    if spec.kind == "metric":
-        masks = ", masks=masks" if "masks" in spec.needs else ""
-        return f'sightline.evaluate(model, images, attribution, "{recipe}"{masks})["{recipe}"]'
-    return f'sightline.explain(model, images, "{recipe}").map'
+    if spec.kind != "metric":
+        return f'sightline.explain(model, images, "{recipe}").map'
+    masks = ", masks=masks" if "masks" in spec.needs else ""
+    return f'sightline.evaluate(model, images, attribution, "{recipe}"{masks})["{recipe}"]'
 
 
 def _show(facts: dict[str, Any]) -> None:
-    console.show(Text.assemble((facts["name"], "bold"), f"  {facts['kind']}, {facts['family']}"), Text(facts["summary"]), "")
+    head = Text.assemble((facts["name"], "bold"), f"  {facts['kind']}, {facts['family']}")
+    console.show(head, Text(facts["summary"]), "")
     for formula in facts["formula"]:
         console.show(Panel(Text(formula), title="formula (LaTeX)", title_align="left", expand=False))
     if facts["description"]:
         console.show(Text(facts["description"]), "")
-    given = {name: value for name, value in facts["options"].items()}
-    lines = {
-        "options": ", ".join(f"{name}={value}" if value != "required" else f"{name} (required)" for name, value in given.items()),
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, line in _lines(facts).items():
+        if line:
+            table.add_row(name, Text(line))
+    console.show(table)
+
+
+def _lines(facts: dict[str, Any]) -> dict[str, str]:
+    """Return what the card says below the text, a word or two before each line."""
+    settings = (f"{name}={value}".replace("=required", " (required)") for name, value in facts["options"].items())
+    return {
+        "options": ", ".join(settings),
         "cost": facts["cost"],
         "needs": ", ".join(facts["needs"]),
-        "better": facts["direction"],
+        "better": facts["direction"] or "",
         "class": "the same map for every class" if facts["class_agnostic"] else "",
         "cite": "\n".join(f"[{key}] {text}" for key, text in facts["citations"].items()),
         "checked": facts["parity"],
         "command": facts["command"],
         "python": facts["python"],
     }
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, line in lines.items():
-        if line:
-            table.add_row(name, Text(line))
-    console.show(table)

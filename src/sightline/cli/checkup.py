@@ -6,13 +6,15 @@ import importlib.util
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import nn
 
 import sightline
 from sightline import api
@@ -79,7 +81,8 @@ def _checked(name: str, look: Callable[[], str]) -> Check:
     try:
         finding = look()
     except Exception as error:  # a broken installation may raise anything, and saying so is this command's purpose
-        return Check(name, "broken", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}")
+        reason = str(error).strip().partition("\n")[0]
+        return Check(name, "broken", f"{type(error).__name__}: {reason}")
     return Check(name, "absent" if finding.startswith("not installed") else "well", finding)
 
 
@@ -91,11 +94,16 @@ def _extra(name: str) -> Check:
 
 
 def _version(package: str) -> str:
-    distributions = metadata.packages_distributions().get(package, [package])
+    distributions = _distributions().get(package, [package])
     try:
         return metadata.version(distributions[0])
     except metadata.PackageNotFoundError:
         return ""
+
+
+@lru_cache(maxsize=1)
+def _distributions() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
 
 
 def _torchvision() -> str:
@@ -136,10 +144,10 @@ def _self_test() -> str:
 
 
 def _small() -> Adapter:
+    """Build a small network whose weights do not depend on anyone's random state."""
+    layers = (nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+    network = nn.Sequential(*layers).eval()
     generator = torch.Generator().manual_seed(0)
-    network = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 3)
-    ).eval()
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator))

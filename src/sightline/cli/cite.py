@@ -13,7 +13,8 @@ __all__ = ["cite"]
 
 def cite(
     recipes: Annotated[
-        list[str], typer.Argument(metavar="NAME…", help="Methods, operators, metrics or whole recipes.", show_default=False)
+        list[str],
+        typer.Argument(metavar="NAME", help="Names, or whole recipes.", show_default=False),
     ],
     bibtex: Annotated[bool, typer.Option("--bibtex", help="Print BibTeX entries, ready for a .bib file.")] = False,
 ) -> None:

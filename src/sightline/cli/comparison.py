@@ -43,6 +43,7 @@ class Question:
     out: Path = Path("sightline-out")
     seed: int | None = None
     step: int | None = None
+    classes: tuple[str, ...] = ()
     device: str = "auto"
 
 
@@ -99,7 +100,7 @@ def _sides(question: Question, methods: Sequence[Method]) -> list[Side]:
     sides = []
     refused: dict[str, list[UnsupportedModel]] = {}
     for name in question.models:
-        model = open_model(name, question.device)
+        model = open_model(name, question.device, question.classes)
         kept = []
         for method in methods or reseed(short(model), question.seed):
             try:
@@ -109,11 +110,11 @@ def _sides(question: Question, methods: Sequence[Method]) -> list[Side]:
                 refused.setdefault(text(method), []).append(error)
         target = None if question.target is None else find_class(model, question.target)
         sides.append(Side(name, model, kept, target))
-    for errors in refused.values():
-        if len(errors) == len(sides):
-            raise errors[0]
-        for error in errors:
-            console.note(f"left out: {error}")
+    for refusals in refused.values():
+        if len(refusals) == len(sides):
+            raise refusals[0]
+        for refusal in refusals:
+            console.note(f"left out: {refusal}")
     return sides
 
 
@@ -189,4 +190,4 @@ def _table(image: dict[str, Any]) -> Table:
 
 
 def _correlation(value: float) -> str:
-    return "–" if value != value else f"{value:.2f}".replace("-", "−")
+    return "–" if value != value else f"{round(value, 2) + 0.0:.2f}".replace("-", "−")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,12 +19,28 @@ from rich.text import Text
 
 from sightline.errors import RecipeError, SightlineError, TargetError, UnsupportedMethod, UnsupportedModel
 
-__all__ = ["FAILED", "STOPPED", "USAGE", "USAGE_ERRORS", "err", "note", "out", "plain", "print_json", "progress", "report", "show", "told", "waiting"]
+__all__ = [
+    "FAILED",
+    "STOPPED",
+    "USAGE",
+    "USAGE_ERRORS",
+    "Advance",
+    "err",
+    "note",
+    "out",
+    "plain",
+    "print_json",
+    "progress",
+    "report",
+    "show",
+    "told",
+    "waiting",
+]
 
 FAILED, USAGE, STOPPED = 1, 2, 130
-WIDE = 132  # columns of a table when stdout is no terminal and has no width of its own
+WIDE = 200  # columns where stdout is a file or a pipe: a row is a line there
 
-out = Console(highlight=False)
+out = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE)
 err = Console(stderr=True, highlight=False)
 
 Advance = Callable[[float, str], None]
@@ -34,7 +52,7 @@ USAGE_ERRORS = (RecipeError, TargetError, UnsupportedModel, UnsupportedMethod)
 def show(*renderables: RenderableType) -> None:
     """Print results."""
     for renderable in renderables:
-        out.print(renderable, width=None if out.is_terminal else WIDE)
+        out.print(renderable)
 
 
 def print_json(value: object) -> None:
@@ -74,9 +92,10 @@ def report(error: BaseException, *, debug: bool = False) -> int:
 
 def _usage(error: Any) -> str:
     """Join what typer says of a wrong option with where to read on."""
-    message = " ".join(str(error.format_message()).split()).rstrip(".")
+    bare = getattr(error, "param", None) is None  # then "Invalid value:" would stand before a sentence of ours
+    message = " ".join(str(error.message if bare else error.format_message()).split()).rstrip(".")
     context = getattr(error, "ctx", None)
-    return f"{message}; see `{context.command_path} --help`" if context is not None else message
+    return f"{message} (see `{context.command_path} --help`)" if context is not None else message
 
 
 @contextmanager

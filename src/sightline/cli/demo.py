@@ -7,14 +7,17 @@ from typing import Annotated
 
 import typer
 
+from sightline.cli import console
+
 __all__ = ["demo"]
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder for pictures and pages.")] = Path("demo-out"),
-    count: Annotated[int, typer.Option(min=1, help="How many synthetic images the table is measured on.")] = 16,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for pictures and pages.")] = Path("demo-out"),
+    count: Annotated[int, typer.Option(metavar="N", min=1, help="Synthetic images to judge the maps on.")] = 16,
 ) -> None:
     """Explain synthetic images whose evidence is known, catch a shortcut, and explain photographs where possible."""
     from sightline.cli.tour import tour
 
-    tour(out, count)
+    if not tour(out, count):
+        raise typer.Exit(console.FAILED)

@@ -1,4 +1,4 @@
-"""Which part of the photograph the model sees, so that a map can be laid over the sharp picture and not the small copy."""
+"""Which part of a photograph the model sees, so that a map is laid over the sharp picture and not the small copy."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ from sightline.cli import console
 
 __all__ = ["Kind", "listing"]
 
+ROOMY = 120  # columns; in a narrower terminal needs and cost are left to the cards
+
 
 class Kind(StrEnum):
     """What can be listed."""
@@ -51,7 +53,7 @@ def _registered(kind: Kind) -> list[dict[str, Any]]:
     registry = {Kind.METHODS: METHODS, Kind.OPERATORS: OPERATORS, Kind.METRICS: METRICS}[kind]
     rows = []
     for spec in sorted(registry.values(), key=lambda spec: (spec.family, spec.name)):
-        row = {"name": spec.name, "family": spec.family, "cost": spec.cost, "needs": sorted(spec.needs)}
+        row: dict[str, Any] = {"name": spec.name, "family": spec.family, "cost": spec.cost, "needs": sorted(spec.needs)}
         row |= {"direction": spec.direction} if kind is Kind.METRICS else {}
         row |= {"class_agnostic": spec.agnostic} if kind is Kind.METHODS else {}
         rows.append(row | {"summary": spec.summary})
@@ -90,16 +92,18 @@ def _show(kind: Kind, rows: list[dict[str, Any]]) -> None:
         for row in rows:
             typer.echo(row["name"])
         console.note(
-            "also hf/OWNER/NAME, openclip/NAME:TAG and file:PATH.safetensors@timm/NAME; `sightline list models vit` shows "
-            "only names with vit"
+            "also hf/OWNER/NAME, openclip/NAME:TAG and file:PATH.safetensors@timm/NAME; "
+            "`sightline list models vit` shows only names with vit"
         )
         return
-    heads = {
-        Kind.METHODS: ("name", "family", "cost", "needs", "class", "summary"),
-        Kind.OPERATORS: ("name", "family", "cost", "needs", "summary"),
-        Kind.METRICS: ("name", "family", "better", "cost", "needs", "summary"),
+    heads: tuple[str, ...] = {
+        Kind.METHODS: ("name", "family", "class", "needs", "cost", "summary"),
+        Kind.OPERATORS: ("name", "family", "needs", "cost", "summary"),
+        Kind.METRICS: ("name", "family", "better", "needs", "cost", "summary"),
         Kind.DATASETS: ("name", "family", "summary"),
     }[kind]
+    if console.out.width < ROOMY:
+        heads = tuple(head for head in heads if head not in ("needs", "cost"))
     console.show(fields_table([[_cell(row, head) for head in heads] for row in rows], heads))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -18,11 +18,11 @@ from sightline.models.adapter import Adapter
 __all__ = ["gather", "open_model"]
 
 
-def open_model(model_id: str, device: str = "auto") -> Adapter:
-    """Load a model by its id and put it on a device."""
+def open_model(model_id: str, device: str = "auto", classes: Sequence[str] = ()) -> Adapter:
+    """Load a model by its id and put it on a device; `classes` make a CLIP model a classifier."""
     place = _device(device)
     with console.waiting(f"loading {model_id}"):
-        adapter = zoo.load(model_id)
+        adapter = zoo.load(model_id, classes=list(classes) or None)
         if isinstance(adapter.model, nn.Module) and place.type != "cpu":
             adapter.model.to(place)
     return adapter

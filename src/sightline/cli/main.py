@@ -30,14 +30,14 @@ LOOK, KNOW, TRY = "Explain images", "Look things up", "Try it and check it"
 class Group(TyperGroup):
     """The group of all commands; whatever goes wrong in one becomes a sentence and an exit code."""
 
-    def main(self, args: Sequence[str] | None = None, *rest: Any, standalone_mode: bool = True, **settings: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, *_: Any, standalone_mode: bool = True, **settings: Any) -> Any:
         """Run a command; ``--debug`` is understood wherever it stands."""
         given = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in given
         try:
             with console.told():
                 kept = [word for word in given if word != "--debug"]
-                code = super().main(kept, *rest, standalone_mode=False, **settings)
+                code = super().main(args=kept, standalone_mode=False, **settings)
         except (Exception, KeyboardInterrupt) as error:
             code = console.report(error, debug=debug)
         if standalone_mode:
@@ -86,6 +86,11 @@ def root(
         raise typer.Exit
 
 
+def _flowing(text: str) -> str:
+    """Join the lines of each paragraph, for the terminal to break them where it ends."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
 VIT = "timm/vit_base_patch16_224"
 COMMANDS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {
     "explain": (
@@ -93,7 +98,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {
         LOOK,
         (
             f"sightline explain dog.jpg --model {VIT}",
-            'sightline explain photos/ -m package/efficientnet_lite0 --method grad_cam --method "ig(steps=50)" --target tabby',
+            "sightline explain photos/ -m package/efficientnet_lite0 --method grad_cam --method ig --target tabby",
         ),
     ),
     "compare": (
@@ -112,9 +117,9 @@ COMMANDS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {
 }
 for _name, (_command, _panel, _examples) in COMMANDS.items():
     _epilog = "\n\n".join(["[bold]Examples[/bold]" if len(_examples) > 1 else "[bold]Example[/bold]", *_examples])
-    app.command(_name, rich_help_panel=_panel, epilog=_epilog)(_command)
+    app.command(_name, rich_help_panel=_panel, epilog=_epilog, help=_flowing(_command.__doc__ or ""))(_command)
 
 
 def main() -> None:
     """Run the command line."""
-    app()
+    app(prog_name="sightline")

@@ -51,6 +51,7 @@ class Request:
     page: bool = True
     seed: int | None = None
     step: int | None = None
+    classes: tuple[str, ...] = ()
     device: str = "auto"
 
     @property
@@ -59,7 +60,12 @@ class Request:
         words = ["sightline", "explain", *self.paths, "--model", self.model]
         for recipe in self.methods:
             words += ["--method", recipe]
-        options = {"target": self.target, "seed": self.seed, "metric-step": self.step}
+        options = {
+            "target": self.target,
+            "seed": self.seed,
+            "metric-step": self.step,
+            "classes": ", ".join(self.classes) or None,
+        }
         for name, value in options.items():
             words += [] if value is None else [f"--{name}", str(value)]
         return shlex.join(words)
@@ -100,7 +106,7 @@ def run(request: Request) -> Outcome:
     if request.page:
         require("jinja2", extra="report")
     with writing(request.out) as outbox:
-        model = open_model(request.model, request.device)
+        model = open_model(request.model, request.device, request.classes)
         methods = methods or _default(model, request.seed)
         for method in methods:
             api.check_needs(method, model)
@@ -150,7 +156,8 @@ def _each(
                 outcome.images.append({"path": str(path), **record(outbox, path.stem, found, section)})
                 sections += [section] if request.page and len(sections) < ON_PAGE else []
     if request.page and len(outcome.images) > len(sections):
-        console.note(f"the page shows the first {len(sections)} of {len(outcome.images)} images; the pictures are all there")
+        shown = f"{len(sections)} of {len(outcome.images)}"
+        console.note(f"the page shows the first {shown} images; the overlays are all there")
     return sections
 
 

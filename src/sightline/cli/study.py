@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -130,7 +129,8 @@ def look(
 
 def ranked(maps: Iterable[Rated]) -> tuple[Rated, ...]:
     """Put the most faithful map first, by insertion minus deletion; maps that say nothing come last, without a rank."""
-    sound, silent = [], []
+    sound: list[Rated] = []
+    silent: list[Rated] = []
     for rated in maps:
         (silent if "constant map" in rated.flags or not math.isfinite(rated.ins_del) else sound).append(rated)
     # a method that only equals a control does not stand before it
@@ -156,7 +156,9 @@ def _rate(model: Adapter, batch: Tensor, method: Method, target: int, step: int)
     """Make one map and measure it."""
     begun = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SightlineWarning)  # a constant map is flagged, and the flag is shown where the map is
+        warnings.simplefilter(
+            "ignore", SightlineWarning
+        )  # a constant map is flagged, and the flag is shown where the map is
         attribution = api.explain(model, batch, method, target=Logit(target))
     seconds = time.perf_counter() - begun
     insertion, deletion = f"insertion(step={step})", f"deletion(step={step})"

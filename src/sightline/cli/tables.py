@@ -88,7 +88,7 @@ def fields_table(rows: Sequence[Sequence[str]], heads: Sequence[str], title: str
 
 def score(value: float | None) -> str:
     """Write a score with three digits and a real minus sign."""
-    return "–" if value is None or value != value else f"{value:.3f}".replace("-", "−")
+    return "–" if value is None or value != value else f"{round(value, 3) + 0.0:.3f}".replace("-", "−")
 
 
 def percent(value: float) -> str:

@@ -1,7 +1,7 @@
 """Write a run's files whole or not at all.
 
-Everything goes into a hidden folder beside its place first and is moved there when the run is done. A run that fails, or
-that Ctrl-C stops, leaves the output folder as it was.
+Everything goes into a hidden folder first and is moved to its place when the run is done. A run that fails, or that
+Ctrl-C stops, leaves the output folder as it was.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Outbox:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[Outbox]:
-    """Open an outbox to a folder; what was put into it arrives when the block ends well, and vanishes when it does not."""
+    """Open an outbox to a folder; what is put into it arrives if the block ends well, and vanishes if it does not."""
     made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     outbox = Outbox(folder, folder / f".sightline-{secrets.token_hex(6)}.part")
     try:

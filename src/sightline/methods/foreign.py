@@ -36,7 +36,7 @@ class Foreign:
             )
         index = target.index if isinstance(target.index, int) else torch.tensor(target.index, device=images.device)
         with self._counted(), torch.enable_grad():
-            found = self.source.attribute(images.clone(), target=index)
+            found = self.source.attribute(images.clone().requires_grad_(), target=index)
         values = self._one_map(found, model, images).detach()
         return Attribution(values[None], map_grid(values, images))
 

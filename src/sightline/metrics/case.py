@@ -149,10 +149,10 @@ def _sound_masks(masks: Tensor, size: tuple[int, ...]) -> Tensor:
         )
     if masks.is_floating_point() or masks.is_complex():
         raise InputError(f"got masks of {masks.dtype}; give integers: 1 evidence, 0 background, -1 ignore")
-    if masks.dtype != torch.bool and (masks.amin() < -1 or masks.amax() > 1):
+    lowest, highest = int(masks.min()), int(masks.max())
+    if lowest < -1 or highest > 1:
         raise InputError(
-            f"got mask values from {int(masks.amin())} to {int(masks.amax())}; "
-            "a mask has 1 for evidence, 0 for background, -1 for ignore"
+            f"got mask values from {lowest} to {highest}; a mask has 1 for evidence, 0 for background, -1 for ignore"
         )
     return masks.to(torch.int8)
 

@@ -51,7 +51,7 @@ class AveragePrecision:
     def __call__(self, case: Case, /) -> Measurement:
         evidence, labelled = _labels(case)
         values = average_precision(case.maps.flatten(1), evidence, labelled)
-        full = (evidence.any(dim=1)) & (evidence == labelled).all(dim=1)
+        full = (evidence == labelled).all(dim=1)
         return _measure(case, values, flags_where(full, "no background"))
 
     def cost(self, model: Adapter, /) -> Passes:
@@ -167,8 +167,10 @@ def _labels(case: Case) -> tuple[Tensor, Tensor]:
 
 
 def _measure(case: Case, values: Tensor, flags: tuple[str, ...]) -> Measurement:
+    """Give NaN where there is no evidence to find, and that as the reason."""
     empty = ~(case.evidence > 0).flatten(1).any(dim=1)
-    flags = join_flags(case.flags, flags, flags_where(empty, "no foreground"))
+    own = ("" if none else flag for none, flag in zip(empty.tolist(), flags, strict=True))
+    flags = join_flags(case.flags, tuple(own), flags_where(empty, "no foreground"))
     return Measurement(values.masked_fill(empty, float("nan")), flags=flags)
 
 

@@ -218,6 +218,9 @@ class Adapter(ABC):
             raise InputError("the images hold NaN or infinite values; check how they were read and normalised")
         self.check_size((images.shape[-2], images.shape[-1]))
         images = images.detach()
+        if images.is_inference():  # autograd refuses what was made in inference mode; a copy made outside it will do
+            with torch.inference_mode(False):
+                images = images.clone()
         return images if self._parameter() is None else images.to(device=self.device, dtype=self.dtype)
 
     def check_size(self, size: tuple[int, int]) -> None:

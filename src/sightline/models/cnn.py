@@ -1,16 +1,15 @@
-"""Convolutional networks, and everything else that ends in a feature map: where they can be cut, and where a CAM is made.
+"""Convolutional networks, and whatever else ends in a feature map: where they can be cut, where a CAM is made.
 
-A *cut* is a place that everything passes through: `trunk` runs a model up to it, `tail` from there on, and a tail takes any
-number of edited activations. Cuts have the names of the modules that end there; activations are always
+A *cut* is a place that everything passes through: `trunk` runs a model up to it, `tail` from there on, and a tail takes
+any number of edited activations. Cuts have the names of the modules that end there; activations are always
 (batch, channel, height, width), also where a model keeps its channels last.
 
-A family whose forward is known step by step is a `Stepwise`, built from a `Plan` (steps.py, cnn_families.py, hierarchical.py); any other
-network with convolutions is a `GenericConvolutional` (cnn_generic.py).
+A family whose forward is known step by step is a `Stepwise`, built from a `Plan` (steps.py, cnn_families.py,
+hierarchical.py); any other network with convolutions is a `GenericConvolutional` (cnn_generic.py).
 """
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -24,12 +23,10 @@ from sightline.errors import InputError, SiteError
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site
 from sightline.models.passes import spend
-from sightline.models.shadow import Stretch, Survey, shadow, survey_modules, survey_steps
+from sightline.models.shadow import Size, Stretch, Survey, keeps_channels_last, shadow, survey_modules, survey_steps
 from sightline.models.steps import Plan
 from sightline.registry import unknown
 from sightline.types import Target, TokenGrid
-
-Size = tuple[int, int]
 
 
 class Convolutional(Adapter):
@@ -62,7 +59,7 @@ class Convolutional(Adapter):
     @property
     @abstractmethod
     def layers(self) -> tuple[str, ...]:
-        """The places for a CAM that an index chooses from: the last is the default, the one before it a stage earlier."""
+        """The places for a CAM that an index chooses from: the default last, a stage earlier the one before it."""
 
     @abstractmethod
     def trunk(self, images: Tensor, site: str) -> Tensor:
@@ -91,19 +88,21 @@ class Convolutional(Adapter):
         """Where a CAM is made unless somebody says otherwise: the last feature map before it is pooled."""
         return self.layers[-1]
 
-    def layer(self, which: str | int) -> str:
-        """Resolve the `layer` option: the name of a cut or of any module, or an index into `layers`.
+    def layer(self, layer: str | int | None = None) -> str:
+        """Resolve the `layer` option: the name of a cut or of any module, an index into `layers`, None for the default.
 
-        -1 is the default CAM layer, -2 the last map of the stage before: ``layer3`` of a ResNet, ``features.denseblock3``
-        of a DenseNet, ``features.5`` of a ConvNeXt, ``features.22`` of a VGG16.
+        -1 is the default CAM layer, -2 the last map of the stage before it: ``layer3`` of a ResNet,
+        ``features.denseblock3`` of a DenseNet, ``features.5`` of a ConvNeXt, ``features.22`` of a VGG16.
         """
-        if isinstance(which, int):
-            if -len(self.layers) <= which < len(self.layers):
-                return self.layers[which]
-            raise SiteError(f"got layer={which}; {self.name} has {len(self.layers)}: {', '.join(self.layers)}")
-        if which in self.sites or which in self.cuts:
-            return which
-        raise SiteError(self._unknown(which, "layer", [*self.cuts, *self.sites]))
+        if layer is None:
+            return self.cam_layer
+        if isinstance(layer, int):
+            if -len(self.layers) <= layer < len(self.layers):
+                return self.layers[layer]
+            raise SiteError(f"got layer={layer}; {self.name} has {len(self.layers)}: {', '.join(self.layers)}")
+        if layer in self.sites or layer in self.cuts:
+            return layer
+        raise SiteError(self._unknown(layer, "layer", [*self.cuts, *self.sites]))
 
     def forward(self, images: Tensor) -> Any:
         self._notice(images)
@@ -115,19 +114,19 @@ class Convolutional(Adapter):
     def grid_at(self, images: Tensor, site: str) -> TokenGrid:
         """Return the grid of a cut's activation for images of this size."""
         size = (images.shape[-2], images.shape[-1])
-        return TokenGrid(*self.shape_at(site, size)[-2:], image=size)
+        height, width = self.shape_at(site, size)[-2:]
+        return TokenGrid(height, width, image=size)
 
     def remaining(self, site: str) -> float:
         return 1.0 if site == "image" else 1 - self.share(site)
 
-    def to_map(self, site: str, value: Tensor) -> Tensor:
-        """Lay out what was captured at a site, or its gradient, as (batch, channel, height, width)."""
-        if value.ndim != 4:
+    def to_map(self, site: str, values: Tensor, images: Tensor) -> Tensor:
+        if values.ndim != 4:
             raise SiteError(
-                f"the site {site!r} of {self.name} has the shape {tuple(value.shape)}, which is no feature map; "
+                f"the site {site!r} of {self.name} has the shape {tuple(values.shape)}, which is no feature map; "
                 f"choose another, for instance {self.cam_layer!r}"
             )
-        return value.permute(0, 3, 1, 2) if self.channels_last(site) else value
+        return values.permute(0, 3, 1, 2) if self.channels_last(site) else values
 
     def activation_and_gradient(self, images: Tensor, site: str, target: Target) -> tuple[Tensor, Tensor, Tensor]:
         """Return a site's activation, the gradient of each image's own score there, and the logits, all detached.
@@ -137,7 +136,8 @@ class Convolutional(Adapter):
         with self.capture(site, gradient=True) as captured:
             logits = self(images)
             gradient = self.gradients(target(logits), captured)[site]
-        return self.to_map(site, captured[site].detach()), self.to_map(site, gradient), logits.detach()
+        activation, gradient = (self.to_map(site, x, images) for x in (captured[site].detach(), gradient))
+        return activation, gradient, logits.detach()
 
     @cached_property
     def sites(self) -> Mapping[str, Site]:
@@ -145,14 +145,13 @@ class Convolutional(Adapter):
         return {name: Site(module) for name, module in self.model.named_modules() if name}
 
     def _unknown(self, name: str, kind: str, known: Sequence[str]) -> str:
-        message = unknown(name, kind, list(known)).partition("; see")[0]
-        return message if "did you mean" in message else f"{message} in {self.name}; take {self.cam_layer!r}, for instance"
+        return unknown(name, kind, list(known)).replace(f"see `sightline list {kind}s`", f"take {self.cam_layer!r}")
 
     def _notice(self, images: Tensor) -> None:
         self._size = (images.shape[-2], images.shape[-1])
 
     def _survey(self, size: Size) -> Survey:
-        """Survey the modules, on a shadow of the model or, where that fails, on the model itself; remembered per model."""
+        """Survey the modules, on the model's shadow or, where that fails, on itself; remembered per model."""
         known = self._measurements()
         if size not in known:
             known[size] = self._measure(size, lambda model, image: survey_modules(model, image, self.logits))
@@ -268,7 +267,7 @@ class Stepwise(Convolutional):
         return self._position[site]
 
     def _before(self, site: str) -> int:
-        """Return the last step that is done when a module ends, -1 for none: the cut itself, or the nearest before it."""
+        """Return the last step that is done when a module ends: the cut itself, or the nearest before; -1 for none."""
         if site in self._position:
             return self._position[site]
         last = len(self.steps) - 1
@@ -291,15 +290,3 @@ class Stepwise(Convolutional):
 
     def _survey_steps(self, model: nn.Module, image: Tensor) -> tuple[Stretch, ...]:
         return survey_steps([step.run for step in self._plan(model).steps], image)
-
-
-def keeps_channels_last(shape: Sequence[int], image: Size) -> bool:
-    """Tell from the shape of an activation whether its channels come last: cells lie side by side as the pixels do."""
-    if len(shape) != 4:
-        return False
-
-    def skew(height: int, width: int) -> float:
-        return abs(math.log(height / width) - math.log(image[0] / image[1]))
-
-    _, a, b, c = shape
-    return skew(a, b) < skew(b, c)

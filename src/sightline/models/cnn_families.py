@@ -132,7 +132,7 @@ def _vgg(model: Any, end: Step) -> Plan:
 
 
 def torchvision_convnext(model: Any) -> Plan:
-    """A stem, then stages (odd numbers) with downsampling between them; avgpool and a classifier that starts with a norm."""
+    """A stem, then stages (odd numbers) with downsampling between; avgpool and a classifier that starts with a norm."""
     steps: list[Step] = []
     layers: list[str] = []
     for i, (child, part) in enumerate(model.features.named_children()):
@@ -148,7 +148,8 @@ def timm_convnext(model: Any) -> Plan:
     layers = []
     for child, stage in model.stages.named_children():
         name = f"stages.{child}"
-        steps += [step(f"{name}.downsample", stage.downsample), *each(f"{name}.blocks", stage.blocks, unit=True), same(name)]
+        steps.append(step(f"{name}.downsample", stage.downsample))
+        steps += [*each(f"{name}.blocks", stage.blocks, unit=True), same(name)]
         layers.append(name)
     return Plan((*steps, step("norm_pre", model.norm_pre), _timm_head(model)), tuple(layers))
 
@@ -157,7 +158,7 @@ def timm_convnext(model: Any) -> Plan:
 
 
 def torchvision_features(model: Any) -> Plan:
-    """EfficientNet, MobileNetV2 and V3: a convolution, inverted residuals (in stages or not), a convolution; classifier."""
+    """EfficientNet, MobileNetV2 and V3: a convolution, inverted residuals, in stages or not, a convolution."""
     steps: list[Step] = []
     for child, part in model.features.named_children():
         name = f"features.{child}"

@@ -7,6 +7,7 @@ blank image with the activation put in its place there, so a tail costs one trun
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -14,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from sightline.errors import InputError, SightlineError, SiteError, UnsupportedModel
-from sightline.models.capture import watch
-from sightline.models.cnn import Convolutional, Size, keeps_channels_last
+from sightline.models.capture import Site, watch
+from sightline.models.cnn import Convolutional
 from sightline.models.facts import timm_facts, torchvision_facts, transformers_facts
 from sightline.models.hierarchical import sizes
 from sightline.models.passes import spend
-from sightline.models.shadow import Seen, Survey
+from sightline.models.shadow import CONVOLUTIONS, Seen, Size, Survey, keeps_channels_last, module_sites
 
 SIZES = (224, 32, 64, 28, 96, 128, 256, 299, 384, 512)  # tried in turn where nobody says what a model needs
-WEIGHTS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
+WEIGHTS = (*CONVOLUTIONS, nn.Linear)
 
 
 class GenericConvolutional(Convolutional):
@@ -45,7 +46,22 @@ class GenericConvolutional(Convolutional):
             settled = [end for end in group if self._spatial(end) == size]
             last.pop(size, None)
             last[size] = settled[-1].name
+        self._refuse_tokens(settled[-1])
         return tuple(last.values())
+
+    def _refuse_tokens(self, last: Seen) -> None:
+        """Refuse a transformer: what follows its last map is tokens, and that map is no more than its embedding."""
+        after = [end for end in self._structure.ends if end.work > last.work and len(end.shape) == 3]
+        if len(after) > len(self._maps):
+            raise UnsupportedModel(
+                f"{self.name} turns its feature map into tokens at {last.name}, and nobody has said how to read them; "
+                "name a layer, or use a method that needs none, such as ixg or rise"
+            )
+
+    @cached_property
+    def sites(self) -> Mapping[str, Site]:
+        """The output of every module, and the input of every convolution and pool."""
+        return module_sites(self.model)
 
     @cached_property
     def num_classes(self) -> int | None:
@@ -70,7 +86,7 @@ class GenericConvolutional(Convolutional):
             with watch(self.sites, {site: stop}):
                 self.model(images)
         except _Reached:
-            return self.to_map(site, found[0])
+            return self.to_map(site, found[0], images)
         raise SiteError(f"{self.name} ran without reaching {site!r}; its structure changes from one image to the next")
 
     def tail(self, activation: Tensor, site: str) -> Tensor:
@@ -131,8 +147,16 @@ class GenericConvolutional(Convolutional):
     @cached_property
     def _maps(self) -> tuple[Seen, ...]:
         """The ends that everything passes through and that are maps of more than one cell."""
-        found = [end for end in self._structure.ends if end.bottleneck and len(end.shape) == 4]
-        maps = tuple(end for end in found if max(self._spatial(end)) > 1)
+        first: dict[int, str] = {}
+        for end in self._structure.ends:
+            first.setdefault(end.tensor, end.name)
+        maps = tuple(
+            end
+            for end in self._structure.ends
+            if end.bottleneck and len(end.shape) == 4 and self._is_map(*self._spatial(end))
+            # what enters a module needs a name only where it left none
+            and (not end.name.endswith(".input") or first[end.tensor] == end.name)
+        )
         if not maps:
             raise UnsupportedModel(
                 f"{self.name} has no feature map that everything passes through, so it has no layer to cut at; "
@@ -142,7 +166,7 @@ class GenericConvolutional(Convolutional):
 
     @cached_property
     def _groups(self) -> tuple[tuple[Seen, ...], ...]:
-        """The maps, each tensor once, under its innermost name; a group begins where new weights have been at work."""
+        """The maps, each tensor under one name; a group begins where new weights have been at work."""
         maps, tensors = set(self._maps), set[int]()
         groups: list[list[Seen]] = []
         begin = True
@@ -151,9 +175,22 @@ class GenericConvolutional(Convolutional):
             if end in maps and end.tensor not in tensors:
                 tensors.add(end.tensor)
                 groups.extend([[]] if begin else [])
-                groups[-1].append(end)
+                groups[-1].append(self._best_named(end))
                 begin = False
         return tuple(map(tuple, groups))
+
+    def _best_named(self, inner: Seen) -> Seen:
+        """Of the modules that end with the same tensor take the outermost around the first that is no mere sequence."""
+        around = [
+            end
+            for end in self._maps
+            if end.tensor == inner.tensor and inner.name.startswith(f"{end.name}.") and end.module is not nn.Sequential
+        ]
+        return around[-1] if around else inner
+
+    def _is_map(self, height: int, width: int) -> bool:
+        """Tell a feature map from other tensors of four axes: it has several cells, and lies as the image does."""
+        return max(height, width) > 1 and abs(height * self._size[1] / self._size[0] - width) < 1.5
 
     def _spatial(self, end: Seen) -> Size:
         shape = end.shape

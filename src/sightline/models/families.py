@@ -1,8 +1,8 @@
 """Find the adapter for a model.
 
 A family is a function ``recognise(model, facts) -> Adapter | None``. The built-in ones are asked in order, after those
-that `register_family` added; the first that answers wins. A module that no family knows is searched for one inside it
-that some family does, and is otherwise opaque.
+that `register_family` added; the first that answers wins. A module that no family knows is searched for a transformer
+inside it that some family does; failing that, it is cut wherever its convolutions allow; failing that, it is opaque.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import nn
 from sightline.errors import SightlineWarning, UnsupportedModel
 from sightline.models.adapter import Adapter
 from sightline.models.blackbox import BlackBox, Opaque
+from sightline.models.cnn_generic import recognise_generic
 from sightline.models.vit import VisionTransformer
 from sightline.models.wrapped import WrappedTransformer
 
@@ -66,7 +67,7 @@ def _recognise(model: nn.Module, facts: dict[str, Any]) -> Adapter:
     for recognise in _families():
         if (adapter := recognise(model, facts)) is not None:
             return adapter
-    return _inside(model, facts) or Opaque(model, **facts)
+    return _inside(model, facts) or recognise_generic(model, facts) or Opaque(model, **facts)
 
 
 def _inside(model: nn.Module, facts: dict[str, Any]) -> Adapter | None:

@@ -56,7 +56,7 @@ def timm_maxxvit(model: Any) -> Plan:
 
 def sizes(model: Any) -> dict[str, Any]:
     """Say which image size a model was made for, and whether it takes no other."""
-    embed = getattr(model, "patch_embed", None)
+    embed: Any = getattr(model, "patch_embed", None)
     if getattr(embed, "strict_img_size", False) and getattr(embed, "img_size", None):
         return {"input_size": tuple(map(int, embed.img_size))}
     config = getattr(model, "pretrained_cfg", None) or {}

@@ -8,6 +8,7 @@ somebody watches the model.
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,6 +20,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from sightline.models.capture import Change, Site, watch
+
+Size = tuple[int, int]
+CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+POOLS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.AvgPool2d, nn.MaxPool2d, nn.Flatten)
 
 
 def shadow(model: nn.Module) -> nn.Module:
@@ -54,12 +59,12 @@ def survey_steps(steps: Sequence[Callable[[Tensor], Tensor]], image: Tensor) -> 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was measured where a module ended.
+    """What was measured where a module ended, or where a convolution or a pool began.
 
     Attributes:
-        name: the module's.
-        module: its class.
-        shape: of its output for one image; empty when that is no tensor.
+        name: the module's, or that and ``.input`` for what enters a convolution or a pool.
+        module: its class; plain `nn.Module` for an input.
+        shape: of its output for one image.
         tensor: a number, the same for modules that return the same tensor.
         work: floating-point operations that the whole model has done by then.
         bottleneck: whether everything the model says passes through this output, and the module runs once.
@@ -75,16 +80,31 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Every module's end, in the order in which they end; the work of the whole model, and how many classes it has."""
+    """What was seen, in order; the work of the whole model, and how many classes it has."""
 
     ends: tuple[Seen, ...]
     work: int
     classes: int
 
 
+def module_sites(model: nn.Module) -> dict[str, Site]:
+    """Return every module's output as a site, and what enters each convolution and each pool.
+
+    A rectifier that is a function, or a module used again and again, has no output of its own to watch; the map it
+    leaves is met again where the next convolution or the pool begins.
+    """
+    found: dict[str, Site] = {}
+    for name, module in model.named_modules():
+        if name and isinstance(module, CONVOLUTIONS + POOLS):
+            found[f"{name}.input"] = Site(module, "input")
+        if name:
+            found[name] = Site(module)
+    return found
+
+
 def survey_modules(model: nn.Module, image: Tensor, logits: Callable[[Any], Tensor]) -> Survey:
-    """Run a model on one image, and measure where each module ends."""
-    modules = {name: module for name, module in model.named_modules() if name}
+    """Run a model on one image, and measure where each module ends, each convolution and each pool begins."""
+    sites = module_sites(model)
     image = image.requires_grad_()
     ends: list[tuple[str, tuple[int, ...], tuple[Any, int], int]] = []
 
@@ -97,14 +117,13 @@ def survey_modules(model: nn.Module, image: Tensor, logits: Callable[[Any], Tens
 
         return read
 
-    sites = {name: Site(module) for name, module in modules.items()}
     with _counting() as counter, torch.enable_grad(), watch(sites, {name: reader(name) for name in sites}):
         output = logits(model(image))
     narrow = _bottlenecks(image, output)
     runs = Counter(name for name, *_ in ends)
     tensors: dict[tuple[Any, int], int] = {}
     seen = [
-        Seen(name, type(modules[name]), shape, tensors.setdefault(place, len(tensors)), work,
+        Seen(name, nn.Module if sites[name].place == "input" else type(sites[name].module), shape, tensors.setdefault(place, len(tensors)), work,
              runs[name] == 1 and place in narrow)
         for name, shape, place, work in ends
     ]  # fmt: skip
@@ -164,3 +183,15 @@ def _paths(image: Tensor, output: Tensor) -> tuple[list[Any], list[tuple[Any, An
         (node, before, number) for node in order for before, number in node.next_functions if leads.get(before, False)
     ]
     return order, edges
+
+
+def keeps_channels_last(shape: Sequence[int], image: Size) -> bool:
+    """Tell from the shape of an activation whether its channels come last: cells lie side by side as the pixels do."""
+    if len(shape) != 4:
+        return False
+
+    def skew(height: int, width: int) -> float:
+        return abs(math.log(height / width) - math.log(image[0] / image[1]))
+
+    _, a, b, c = shape
+    return skew(a, b) < skew(b, c)

@@ -55,7 +55,7 @@ class TimmVisionTransformer(VisionTransformer):
 
     @cached_property
     def num_classes(self) -> int:
-        return int(self.model.num_classes)
+        return int(self.model.num_classes) or int(self.model.num_features)  # without a head, the features stand in
 
     def check_size(self, size: tuple[int, int]) -> None:
         super().check_size(size)

@@ -95,7 +95,8 @@ class TransformersVit(VisionTransformer):
 
     def check_size(self, size: tuple[int, int]) -> None:
         super().check_size(size)
-        if any(side < step or side % step for side, step in zip(size, self.patch, strict=True)):
+        loose = [side for side, step in zip(size, self.patch, strict=True) if side < step or side % step]
+        if self.input_size is None and loose:
             raise InputError(
                 f"got images of {size[0]}×{size[1]} pixels; {self.name} needs multiples of its patch, "
                 f"{self.patch[0]}×{self.patch[1]}"
@@ -105,7 +106,8 @@ class TransformersVit(VisionTransformer):
     def interceptable(self) -> Iterator[None]:
         # Attention looks its implementation up in its configuration at every call. Setting it in one configuration sets
         # those inside it too, so the parents, which modules() yields first, go back before their children.
-        configs = {id(config): config for module in self.modules if (config := getattr(module, "config", None))}
+        found: list[Any] = [getattr(module, "config", None) for module in self.modules]
+        configs = {id(config): config for config in found if hasattr(config, "_attn_implementation")}
         before = [(config, config._attn_implementation) for config in configs.values()]
         if all(implementation == "sdpa" for _, implementation in before):
             yield

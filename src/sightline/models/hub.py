@@ -1,0 +1,104 @@
+"""Fetch weights from the hubs they are kept on, or say within seconds that these cannot be reached.
+
+The hubs' own clients do the fetching, and find what they have fetched before without a network. Without one they retry
+for most of a minute, so they are told beforehand when nobody answers.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from sightline.errors import SightlineError, UnsupportedModel, WeightsError
+from sightline.extras import require
+
+T = TypeVar("T")
+PATIENCE = 5.0  # seconds until a host that does not answer is given up
+
+
+def reachable(url: str, seconds: float = PATIENCE) -> bool:
+    """Tell whether the host of an address, or the proxy on the way to it, accepts a connection."""
+    found: list[bool] = []
+    # looking a name up cannot be given a time limit, so a thread does it that nobody waits for any longer than that
+    thread = threading.Thread(target=lambda: found.append(_connects(_first_host(url), seconds)), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(found and found[0])
+
+
+def _first_host(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    proxy = getproxies().get(parts.scheme)
+    if proxy and not proxy_bypass(parts.hostname or ""):
+        parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+    return parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
+
+
+def _connects(address: tuple[str, int], seconds: float) -> bool:
+    try:
+        socket.create_connection(address, timeout=seconds).close()
+    except OSError:
+        return False
+    return True
+
+
+def fetched(model_id: str, url: str, build: Callable[[], T]) -> T:
+    """Build a model whose weights come from a hub, and turn whatever goes wrong into one sentence.
+
+    Args:
+        model_id: what the user asked for.
+        url: an address on the hub.
+        build: makes the model; may download, may find everything in the hub's cache.
+    """
+    online = reachable(url)
+    try:
+        with nullcontext() if online else _offline():
+            return build()
+    except SightlineError:
+        raise
+    except TypeError as error:
+        raise UnsupportedModel(f"{model_id} cannot be built this way: {_first_line(error)}") from error
+    except Exception as error:
+        if online:
+            raise WeightsError(f"the weights of {model_id} cannot be loaded: {_first_line(error)}") from error
+        raise WeightsError(
+            f"the weights of {model_id} are not on this machine and {urlsplit(url).hostname} cannot be reached; "
+            "give a local file as file:PATH.safetensors@timm/NAME, or pretrained=False for random weights"
+        ) from error
+
+
+def built(model_id: str, build: Callable[[], T]) -> T:
+    """Build a model that needs nothing from anywhere."""
+    try:
+        return build()
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        raise UnsupportedModel(f"{model_id} cannot be built this way: {_first_line(error)}") from error
+
+
+def huggingface() -> str:
+    """Return the address of the Hugging Face hub, or of the mirror that is set in its place."""
+    return str(require("huggingface_hub.constants", extra="timm").ENDPOINT)
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Let the Hugging Face client look into its cache only, and have the libraries keep their complaints."""
+    constants: Any = require("huggingface_hub.constants", extra="timm")
+    told, logged = constants.HF_HUB_OFFLINE, logging.root.manager.disable
+    try:
+        constants.HF_HUB_OFFLINE = True
+        logging.disable(logging.CRITICAL)
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = told
+        logging.disable(logged)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n", 1)[0].rstrip(".")

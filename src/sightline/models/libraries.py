@@ -1,0 +1,110 @@
+"""Build the models of timm, torchvision, transformers and open_clip by name, with trained or with random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from torch import nn
+
+from sightline.errors import UnsupportedModel, WeightsError
+from sightline.extras import require
+from sightline.models.adapter import Adapter
+from sightline.models.facts import transformers_facts, weights_facts
+from sightline.models.families import adapt
+from sightline.models.hub import built, fetched, huggingface
+from sightline.registry import unknown
+
+
+def timm_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
+    """Build ``timm/NAME`` or ``timm/NAME.TAG``."""
+    timm = require("timm", extra="timm")
+    base, _, tag = name.partition(".")
+    known = timm.list_pretrained(f"{base}.*") if tag and timm.is_model(base) else timm.list_models()
+    if name not in known:
+        raise UnsupportedModel(_unknown("timm", name, known))
+
+    def build() -> nn.Module:
+        return timm.create_model(name, pretrained=pretrained, **options)  # type: ignore[no-any-return]
+
+    model = fetched(f"timm/{name}", huggingface(), build) if pretrained else built(f"timm/{name}", build)
+    return adapt(model.eval(), name=f"timm/{name}")
+
+
+def torchvision_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
+    """Build ``torchvision/NAME``, described by its weights whether they are loaded or not."""
+    models = require("torchvision.models", extra="timm")
+    if name not in (known := models.list_models(module=models)):
+        raise UnsupportedModel(_unknown("torchvision", name, known))
+    entries = models.get_model_weights(name).__members__
+    chosen = options.pop("weights", "DEFAULT")
+    if chosen not in entries:
+        raise WeightsError(f"torchvision/{name} has no weights called {chosen!r}; there are {_few(list(entries))}")
+    entry = entries[chosen]
+
+    def build() -> nn.Module:
+        return models.get_model(name, weights=entry if pretrained else None, **options)  # type: ignore[no-any-return]
+
+    cached = Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(entry.url).path).name).is_file()
+    far = pretrained and not cached
+    model = fetched(f"torchvision/{name}", entry.url, build) if far else built(f"torchvision/{name}", build)
+    facts = weights_facts(entry)
+    if options.get("num_classes", len(facts["labels"])) != len(facts["labels"]):
+        facts["labels"] = ()
+    return adapt(model.eval(), name=f"torchvision/{name}", **facts)
+
+
+def hf_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
+    """Build ``hf/OWNER/NAME``: an image classifier, or a CLIP model with its tokenizer."""
+    transformers = require("transformers", extra="hf")
+
+    def build() -> tuple[Any, Any]:
+        config = transformers.AutoConfig.from_pretrained(name)
+        clip = config.model_type == "clip" and "CLIPForImageClassification" not in (config.architectures or ())
+        model = transformers.AutoModel if clip else transformers.AutoModelForImageClassification
+        processor = transformers.AutoProcessor if clip else transformers.AutoImageProcessor
+        make = model.from_pretrained(name, **options) if pretrained else model.from_config(config, **options)
+        return make, processor.from_pretrained(name)
+
+    model, processor = fetched(f"hf/{name}", huggingface(), build)
+    adapter = adapt(model.eval(), **transformers_facts(model, processor) | {"name": f"hf/{name}"})
+    return _reading(adapter, getattr(processor, "tokenizer", None))
+
+
+def openclip_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
+    """Build ``openclip/NAME:TAG``; its output is the image embedding until it is given classes."""
+    open_clip = require("open_clip", extra="clip")
+    base, _, tag = name.partition(":")
+    if base not in (known := open_clip.list_models()):
+        raise UnsupportedModel(_unknown("openclip", base, known))
+    tags = open_clip.list_pretrained_tags_by_model(base)
+    if pretrained and tag not in tags:
+        raise WeightsError(f"got openclip/{name}; write openclip/{base}:TAG, with one of the tags {_few(tags)}")
+
+    def build() -> tuple[Any, Any, Any]:
+        model, _, preprocess = open_clip.create_model_and_transforms(
+            base, pretrained=tag if pretrained else None, **options
+        )
+        words = open_clip.get_model_config(base).get("text_cfg", {}).get("hf_tokenizer_name")
+        return model, preprocess, open_clip.get_tokenizer(base) if words else None
+
+    make = fetched(f"openclip/{name}", huggingface(), build) if pretrained else built(f"openclip/{name}", build)
+    model, preprocess, tokenizer = make
+    return _reading(adapt(model.eval(), name=f"openclip/{name}", preprocess=preprocess), tokenizer)
+
+
+def _reading(adapter: Adapter, tokenizer: Any) -> Adapter:
+    """Give an adapter that can read texts the tokenizer which came with its model."""
+    if tokenizer is not None and hasattr(adapter, "tokenizer"):
+        adapter.tokenizer = tokenizer
+    return adapter
+
+
+def _unknown(library: str, name: str, known: list[str]) -> str:
+    return unknown(f"{library}/{name}", "model", [f"{library}/{other}" for other in known])
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
