@@ -3,8 +3,9 @@
     python examples/pets.py --folder ../shared/data/pets \
         --model file:../shared/weights/vit_tiny_patch16_224.safetensors@timm/vit_tiny_patch16_224
 
-The folder holds images/, masks/ (255 animal, 128 border, 0 background) and labels.csv with the columns stem and imagenet_label. The
-animals stand in the middle of these pictures, so every row also shows its margin over a map that is merely centred.
+The folder holds images/, masks/ (255 animal, 128 border, 0 background) and labels.csv with the columns stem and
+imagenet_label. The animals stand in the middle of these pictures, so every row also shows its margin over a map that
+is merely centred.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ CONTROLS = ["centre", "sobel", "input_norm", "random"]
 METRICS = ["average_precision", "pointing_game"]
 
 
-def read(folder: Path, model: sightline.Adapter, limit: int, resize: int, crop: int) -> tuple[Tensor, Tensor, list[int]]:
+def read(
+    folder: Path, model: sightline.Adapter, limit: int, resize: int, crop: int
+) -> tuple[Tensor, Tensor, list[int]]:
     """Return images, masks and labels of the photographs whose animal is in the frame."""
     images, masks, labels = [], [], []
     for row in list(csv.DictReader((folder / "labels.csv").open()))[:limit]:
@@ -54,7 +57,9 @@ def main() -> None:
     images, masks, labels = read(options.folder, model, options.limit, options.resize, options.crop)
     scores = {}
     for recipe in track((options.method or METHODS) + CONTROLS, description=f"{len(images)} photographs"):
-        found = [sightline.explain(model, images[i : i + 16], recipe, labels[i : i + 16]) for i in range(0, len(images), 16)]
+        found = [
+            sightline.explain(model, images[i : i + 16], recipe, labels[i : i + 16]) for i in range(0, len(images), 16)
+        ]
         maps = torch.cat([attribution.pixels() for attribution in found])
         passes = sum(attribution.passes.forward + attribution.passes.backward for attribution in found) / len(images)
         scores[recipe] = (sightline.evaluate(model, images, maps, METRICS, labels, masks), passes)

@@ -1,4 +1,7 @@
-"""Write the table of methods, operators and metrics into README.md, from the registries: `python scripts/readme_table.py`."""
+"""Write the table of methods, operators and metrics into README.md, from the registries.
+
+Run it after adding or renaming one: ``python scripts/readme_table.py``. A test compares the two.
+"""
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests import tiny
 from torch import Tensor, nn
+
+from tests import tiny
 
 ROOT = Path(__file__).parent.parent
 

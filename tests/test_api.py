@@ -10,18 +10,31 @@ import pytest
 import torch
 from captum.attr import InputXGradient, LayerGradientXActivation
 from PIL import Image
-from tests import tiny
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 import sightline
 from sightline import errors
 from sightline.methods.gradient import InputTimesGradient
+from tests import tiny
 
 
 def test_the_public_names_are_these() -> None:
     public = {name for name in vars(sightline) if not name.startswith("_")}
-    rooms = {"api", "data", "extras", "methods", "metrics", "models", "operators", "perturb", "recipe", "registry", "seeds", "types"}
+    rooms = {
+        "api",
+        "data",
+        "extras",
+        "methods",
+        "metrics",
+        "models",
+        "operators",
+        "perturb",
+        "recipe",
+        "registry",
+        "seeds",
+        "types",
+    }
     more = {"torchvision_repair", "report", "cli", "bench", "app"}
     assert public - rooms - more == set(sightline.__all__)
     assert list(sightline.__all__) == sorted(sightline.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
@@ -31,7 +44,8 @@ def test_recipe_method_and_text_agree(tiny_vit: nn.Module, images: Tensor) -> No
     by_text = sightline.explain(tiny_vit, images, "ixg", target=1)
     by_object = sightline.explain(tiny_vit, images, InputTimesGradient(), target=1)
     assert torch.equal(by_text.values, by_object.values)
-    assert by_text.recipe == "ixg" and sightline.parse(by_text.recipe) == InputTimesGradient()
+    assert by_text.recipe == "ixg"
+    assert sightline.parse(by_text.recipe) == InputTimesGradient()
 
 
 def test_no_target_is_the_predicted_class(tiny_vit: nn.Module, images: Tensor) -> None:
@@ -64,7 +78,9 @@ def test_one_target_per_image_in_every_form(target: Any, tiny_vit: nn.Module, im
     (sightline.TextSimilarity("a cat"), "has no text encoder"),
     (lambda z: z, r"the target function gave \(2, 5\)"),
 ])  # fmt: skip
-def test_wrong_targets_are_answered_in_one_sentence(target: Any, message: str, tiny_vit: nn.Module, images: Tensor) -> None:
+def test_wrong_targets_are_answered_in_one_sentence(
+    target: Any, message: str, tiny_vit: nn.Module, images: Tensor
+) -> None:
     with pytest.raises(errors.TargetError, match=message):
         sightline.explain(tiny_vit, images, "ixg", target=target)
 
@@ -106,7 +122,8 @@ def test_a_picture_for_a_model_without_preprocessing_is_refused(tiny_cnn: nn.Mod
 def test_a_captum_object_is_a_method(tiny_cnn: nn.Module, images: Tensor) -> None:
     got = sightline.explain(tiny_cnn, images.requires_grad_(), InputXGradient(tiny_cnn), target=[1, 2])
     assert_close(got.map, sightline.explain(tiny_cnn, images, "ixg", target=[1, 2]).map)
-    assert got.recipe == "InputXGradient" and (got.passes.forward, got.passes.backward) == (2, 2)
+    assert got.recipe == "InputXGradient"
+    assert (got.passes.forward, got.passes.backward) == (2, 2)
 
 
 def test_a_captum_layer_object_on_a_transformer_is_laid_on_the_grid(tiny_vit: nn.Module, images: Tensor) -> None:
@@ -120,7 +137,9 @@ def test_a_function_is_explained_by_what_needs_no_gradient(images: Tensor) -> No
         return batch.mean(dim=(2, 3))
 
     assert sightline.explain(brightness, images, "sobel", target=0).values.shape == (1, 2, 32, 32)
-    with pytest.raises(errors.UnsupportedModel, match="ixg needs gradients; brightness has none. Methods that work: centre"):
+    with pytest.raises(
+        errors.UnsupportedModel, match=r"ixg needs gradients; brightness has none\. Methods that work: centre"
+    ):
         sightline.explain(brightness, images, "ixg", target=0)
 
 
@@ -146,8 +165,10 @@ def test_evaluate_refuses_a_map_of_another_size(tiny_vit: nn.Module, images: Ten
 
 def test_results_do_not_depend_on_the_batch_size(tiny_vit: nn.Module) -> None:
     images = torch.randn(7, 3, 32, 32, dtype=torch.float64)
-    whole = sightline.explain(tiny_vit, images, "smooth(gae, samples=3)", target=list(range(5)) + [0, 1]).values
-    parts = sightline.explain(tiny_vit, images, "smooth(gae, samples=3)", target=list(range(5)) + [0, 1], batch_size=2).values
+    whole = sightline.explain(tiny_vit, images, "smooth(gae, samples=3)", target=[*list(range(5)), 0, 1]).values
+    parts = sightline.explain(
+        tiny_vit, images, "smooth(gae, samples=3)", target=[*list(range(5)), 0, 1], batch_size=2
+    ).values
     assert_close(whole, parts, rtol=1e-9, atol=1e-12)
 
 

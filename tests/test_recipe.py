@@ -33,7 +33,9 @@ recipes = st.recursive(
         inner.map("plus({})".format),
         inner.map("absolute({})".format),
         st.tuples(inner, st.integers(0, 9)).map(lambda p: f"against({p[0]}, other={p[1]})"),
-        st.tuples(inner, st.floats(0, 5), st.integers(1, 9)).map(lambda p: f"smooth({p[0]}, samples={p[2]}, noise={p[1]!r})"),
+        st.tuples(inner, st.floats(0, 5), st.integers(1, 9)).map(
+            lambda p: f"smooth({p[0]}, samples={p[2]}, noise={p[1]!r})"
+        ),
     ),
     max_leaves=5,
 )
@@ -78,8 +80,10 @@ def test_mistakes_are_answered_in_one_sentence(recipe: str, message: str) -> Non
 
 
 @pytest.mark.parametrize("code", [
-    "__import__('os').system('true')", "ixg.__class__", "(lambda: ixg)()", "[m for m in (ixg,)]", "open('x')", "ixg or gae",
-    "random(seed=1+1)", "random(seed=(lambda: 3)())", "eval('1')", "f'{ixg}'", "random(seed=int('3'))", "plus(ixg)(gae)", "ixg[0]",
+    "__import__('os').system('true')", "ixg.__class__", "(lambda: ixg)()", "[m for m in (ixg,)]",
+    "open('x')", "ixg or gae",
+    "random(seed=1+1)", "random(seed=(lambda: 3)())", "eval('1')", "f'{ixg}'", "random(seed=int('3'))",
+    "plus(ixg)(gae)", "ixg[0]",
 ])  # fmt: skip
 def test_python_code_is_refused(code: str) -> None:
     with pytest.raises(RecipeError):
@@ -103,7 +107,7 @@ def test_metrics_are_read_like_methods() -> None:
     assert text(parse_metric("insertion(step=448)")) == "insertion(step=448)"
     with pytest.raises(RecipeError, match="there is no metric called 'insertoin'; did you mean 'insertion'"):
         parse_metric("insertoin")
-    with pytest.raises(RecipeError, match="cannot read 'insertion.x' as a metric"):
+    with pytest.raises(RecipeError, match=r"cannot read 'insertion\.x' as a metric"):
         parse_metric("insertion.x")
 
 

@@ -15,17 +15,30 @@ from sightline.registry import Registry, spec_of
 
 
 def test_finds_what_the_rooms_hold() -> None:
-    first = {"random", "centre", "sobel", "input_norm", "gradient", "ixg", "ig", "smooth_grad", "grad_cam", "raw_attention"}
+    first = {
+        "random",
+        "centre",
+        "sobel",
+        "input_norm",
+        "gradient",
+        "ixg",
+        "ig",
+        "smooth_grad",
+        "grad_cam",
+        "raw_attention",
+    }
     assert first | {"rollout", "gae"} <= set(METHODS)
     assert {"plus", "skip_plus", "layers", "rectify", "absolute", "smooth", "against"} <= set(OPERATORS)
     assert {"insertion", "deletion", "ins_del"} <= set(METRICS)
-    assert list(METHODS) == sorted(METHODS) and len(METHODS) == len(list(METHODS))
+    assert list(METHODS) == sorted(METHODS)
+    assert len(METHODS) == len(list(METHODS))
 
 
 def test_a_spec_says_family_cite_cost_needs_and_direction() -> None:
     spec = METHODS["gae"]
     assert (spec.family, spec.cite, spec.needs) == ("attention", "chefer2021generic", {"attention", "gradient"})
-    assert spec.cost == "1 forward, 1 backward" and METRICS["deletion"].direction == "lower"
+    assert spec.cost == "1 forward, 1 backward"
+    assert METRICS["deletion"].direction == "lower"
     assert spec_of(spec.build()) is spec
 
 

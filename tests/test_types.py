@@ -63,7 +63,8 @@ def test_targets_read_what_they_say(logits: Tensor) -> None:
 
 
 @pytest.mark.parametrize("target", [
-    Logit((1, 0, 3)), Probability((1, 0, 3)), LogProbability((1, 0, 3)), Contrast((1, 0, 3), (2, 2, 1)), Contrast(1, (0, 2, 3)),
+    Logit((1, 0, 3)), Probability((1, 0, 3)), LogProbability((1, 0, 3)), Contrast((1, 0, 3),
+    (2, 2, 1)), Contrast(1, (0, 2, 3)),
     Logit(1), PerImage((Logit(1), Probability(0), Contrast(2, 3))), Custom(lambda x: x.sum(dim=1)),
 ])  # fmt: skip
 def test_a_target_follows_its_images(target, logits: Tensor) -> None:

@@ -68,7 +68,9 @@ def reference_vit(dtype: torch.dtype = torch.float32, eps: float = 1e-6) -> tupl
     """The random ViT of the reference numbers, its image, and the numbers."""
     numbers = np.load(GOLDEN / "random_vit.npz")
     model = vit(img_size=224, patch_size=32, embed_dim=48, depth=4, num_heads=3, num_classes=10)
-    model.load_state_dict({k.removeprefix("weights/"): torch.from_numpy(numbers[k]) for k in numbers if "weights/" in k})
+    model.load_state_dict(
+        {k.removeprefix("weights/"): torch.from_numpy(numbers[k]) for k in numbers if "weights/" in k}
+    )
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             module.eps = eps

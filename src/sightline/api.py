@@ -96,7 +96,8 @@ def as_method(method: Any) -> Method:
     if isinstance(method, Method):
         return method
     raise RecipeError(
-        f"got {type(method).__name__} as a method; a recipe such as 'ixg', a method, or an object with .attribute is needed"
+        f"got {type(method).__name__} as a method; a recipe such as 'ixg', a method, or an object with "
+        ".attribute is needed"
     )
 
 
@@ -129,7 +130,8 @@ def as_batch(model: Adapter, images: Any) -> Tensor:
         return as_batch(model, torch.stack(given))
     if model.preprocess is None:
         raise InputError(
-            f"{model.name} does not say how its images are prepared; give a normalised (batch, 3, height, width) tensor, "
+            f"{model.name} does not say how its images are prepared; give a normalised (batch, 3, height, "
+            "width) tensor, "
             "or adapt(model, preprocess=…)"
         )
     opened = [read_image(image) if isinstance(image, str | Path) else image for image in given]
@@ -157,14 +159,16 @@ def _finished(values: Tensor, recipe: str, model: Adapter) -> tuple[Tensor, tupl
     values = values.float() if values.dtype in HALF else values
     if not torch.isfinite(values).all():
         raise NumericalError(
-            f"{recipe} gave NaN or infinite values on {model.name}; check its weights, or try float32 instead of half precision"
+            f"{recipe} gave NaN or infinite values on {model.name}; check its weights, or try float32 "
+            "instead of half precision"
         )
     flat = values[0].flatten(1)
     constant = flat.amax(dim=1) == flat.amin(dim=1)
     if values.shape[-1] * values.shape[-2] > 1 and constant.any():
         values = torch.where(constant[:, None, None], torch.zeros_like(values), values)
         warnings.warn(
-            f"{recipe} gave a constant map for {int(constant.sum())} of {len(constant)} images; it says nothing there and is "
+            f"{recipe} gave a constant map for {int(constant.sum())} of {len(constant)} images; it says "
+            "nothing there and is "
             "returned as zeros",
             SightlineWarning,
             stacklevel=3,

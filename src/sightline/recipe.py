@@ -1,7 +1,8 @@
 """Recipes: methods as text, and back.
 
 A recipe has the syntax of a Python call and holds literals only: ``skip_plus(ixg)``, ``ig(steps=20)``,
-``mda(seed=caap, gamma=0.5)``. The same string is the command-line argument, the key of a stored row and the row of a table.
+``mda(seed=caap, gamma=0.5)``. The same string is the command-line argument, the key of a stored row and the row of a
+table.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 from dataclasses import MISSING, Field, fields
-from functools import lru_cache
+from functools import cache
 from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -39,7 +40,9 @@ def parse_metric(recipe: str) -> Any:
             return METRICS[name].build()
         case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
             spec = METRICS[name]
-            return spec.build(**{_key(k, spec): _option(spec, _key(k, spec), _value(k.value, recipe)) for k in keywords})
+            return spec.build(
+                **{_key(k, spec): _option(spec, _key(k, spec), _value(k.value, recipe)) for k in keywords}
+            )
     raise RecipeError(f"cannot read {recipe!r} as a metric; write a name, or name(option=value)")
 
 
@@ -51,7 +54,7 @@ def text(method: object) -> str:
     if not is_registered(method):
         return str(method)
     spec = spec_of(method)
-    written = []
+    written: list[str] = []
     for field in fields(method):  # type: ignore[arg-type]
         value = getattr(method, field.name)
         if _is_method_field(spec, field.name) and value is not None:
@@ -175,7 +178,9 @@ def _frozen(value: Any, recipe: str) -> Any:
         return tuple(_frozen(item, recipe) for item in value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise RecipeError(f"got {value!r} in the recipe {recipe!r}; options are numbers, texts, True, False, None or tuples")
+    raise RecipeError(
+        f"got {value!r} in the recipe {recipe!r}; options are numbers, texts, True, False, None or tuples"
+    )
 
 
 def _option(spec: Spec, name: str, value: Any) -> Any:
@@ -194,18 +199,18 @@ def _option(spec: Spec, name: str, value: Any) -> Any:
         raise RecipeError(f"{spec.name} got {name}={value!r}; {reason[0].lower()}{reason[1:]} ({wanted})") from None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls, localns={"Method": Method})
 
 
-@lru_cache(maxsize=None)
+@cache
 def _validator(cls: type, name: str) -> TypeAdapter[Any]:
     return TypeAdapter(_hints(cls)[name], config=ConfigDict(strict=True))
 
 
 def _is_method_field(spec: Spec, name: str) -> bool:
-    hint = _hints(spec.build)[name]  # type: ignore[arg-type]
+    hint = _hints(spec.build)[name]
     return hint is Method or Method in getattr(hint, "__args__", ())
 
 

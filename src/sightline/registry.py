@@ -109,9 +109,7 @@ class Registry(Mapping[str, Spec]):
 
         def enter(cls: T) -> T:
             self._check(name, cls)
-            spec = Spec(
-                name, self.kind, family, cite, cost, frozenset(needs), direction, agnostic, parity, build=cls
-            )
+            spec = Spec(name, self.kind, family, cite, cost, frozenset(needs), direction, agnostic, parity, build=cls)
             self._specs[name] = _SPECS[cls] = spec
             return cls
 
@@ -119,11 +117,14 @@ class Registry(Mapping[str, Spec]):
 
     def _check(self, name: str, cls: type) -> None:
         if not is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
-            raise RegistryError(f"{cls.__module__}.{cls.__name__} must be a frozen dataclass to be registered as {name}")
+            raise RegistryError(
+                f"{cls.__module__}.{cls.__name__} must be a frozen dataclass to be registered as {name}"
+            )
         if name in self._specs:
             other = self._specs[name].build
             raise RegistryError(
-                f"the {self.kind} {name!r} is registered twice, by {other.__module__} and by {cls.__module__}; rename one"
+                f"the {self.kind} {name!r} is registered twice, by {other.__module__} and by {cls.__module__}; "
+                "rename one"
             )
 
     def _walk(self) -> None:

@@ -67,7 +67,7 @@ class TokenGrid:
                 f"got {scores.shape[-1]} token scores for a grid of {self.prefix} prefix tokens "
                 f"and {self.height}×{self.width} cells; give one score per token"
             )
-        return scores[..., self.prefix :].unflatten(-1, (self.height, self.width))
+        return scores[..., self.prefix :].reshape(*scores.shape[:-1], self.height, self.width)
 
 
 def pixel_grid(images: Tensor) -> TokenGrid:
@@ -78,7 +78,7 @@ def pixel_grid(images: Tensor) -> TokenGrid:
 
 def map_grid(values: Tensor, images: Tensor) -> TokenGrid:
     """Return the grid of a feature map, shape (..., height, width), over `images`."""
-    return TokenGrid(*values.shape[-2:], image=(images.shape[-2], images.shape[-1]))
+    return TokenGrid(values.shape[-2], values.shape[-1], image=(images.shape[-2], images.shape[-1]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,7 +22,12 @@ def blocks(language: str) -> list[str]:
 
 
 def shell_lines() -> list[str]:
-    return [line.split("  #")[0].split("#")[0].strip() for block in blocks("sh") for line in block.splitlines() if line.strip()]
+    return [
+        line.split("  #")[0].split("#")[0].strip()
+        for block in blocks("sh")
+        for line in block.splitlines()
+        if line.strip()
+    ]
 
 
 def test_the_table_is_what_the_registries_hold() -> None:
@@ -40,7 +45,9 @@ def test_every_make_command_is_a_target(line: str) -> None:
 @pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("sightline ")])
 def test_every_sightline_command_exists_with_its_options(line: str) -> None:
     words = shlex.split(line)
-    run = subprocess.run([sys.executable, "-m", "sightline.cli.main", words[1], "--help"], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-m", "sightline.cli.main", words[1], "--help"], capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stderr
     for option in (word for word in words if word.startswith("--")):
         assert option in run.stdout, f"{option} is not an option of sightline {words[1]}"

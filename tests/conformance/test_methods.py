@@ -72,9 +72,12 @@ TARGETS = (1, 0, 3)
 def test_gives_finite_signed_unscaled_maps_of_the_right_shape(recipe: str, model: str, batch: Tensor) -> None:
     got = sightline.explain(build(model), batch, recipe, target=TARGETS)
     assert got.values.shape == (len(got.values), 3, got.grid.height, got.grid.width)
-    assert got.map is not None and torch.equal(got.map, got.values[0])
-    assert got.pixels().shape == (3, 32, 32) and torch.isfinite(got.values).all()
-    assert got.values.dtype == torch.float64 and not got.values.requires_grad
+    assert got.map is not None
+    assert torch.equal(got.map, got.values[0])
+    assert got.pixels().shape == (3, 32, 32)
+    assert torch.isfinite(got.values).all()
+    assert got.values.dtype == torch.float64
+    assert not got.values.requires_grad
     assert not torch.equal(got.map, tiny.min_max(got.map))
 
 
@@ -135,8 +138,10 @@ def test_costs_what_it_declares(recipe: str, model: str, batch: Tensor) -> None:
 @pytest.mark.parametrize("recipe", recipes())
 def test_is_frozen_hashable_picklable_and_rebuilt_from_its_text(recipe: str) -> None:
     method = parse(recipe)
-    assert parse(text(method)) == method and text(parse(text(method))) == text(method)
-    assert hash(method) == hash(parse(recipe)) and pickle.loads(pickle.dumps(method)) == method
+    assert parse(text(method)) == method
+    assert text(parse(text(method))) == text(method)
+    assert hash(method) == hash(parse(recipe))
+    assert pickle.loads(pickle.dumps(method)) == method
     for field in fields(method):  # type: ignore[arg-type]
         with pytest.raises(FrozenInstanceError):
             setattr(method, field.name, None)
@@ -145,8 +150,10 @@ def test_is_frozen_hashable_picklable_and_rebuilt_from_its_text(recipe: str) -> 
 @pytest.mark.parametrize("name", [*METHODS, *OPERATORS])
 def test_is_documented(name: str) -> None:
     spec = METHODS[name] if name in METHODS else OPERATORS[name]
-    assert spec.summary.endswith(".") and len(spec.summary) < 120
-    assert spec.cost and spec.family
+    assert spec.summary.endswith(".")
+    assert len(spec.summary) < 120
+    assert spec.cost
+    assert spec.family
     assert ".. math::" in spec.doc or spec.family == "chance"
     for field in fields(spec.build):  # type: ignore[arg-type]
         assert field.name == "method" or f"{field.name}:" in spec.doc, f"{name} does not say what {field.name} is"

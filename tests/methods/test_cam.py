@@ -29,7 +29,9 @@ def peer_map(model: nn.Module, layer: nn.Module, images: Tensor, target: int, to
 def as_the_peer_shows(attribution: sightline.Attribution) -> Tensor:
     """Rectify and scale a map as grad-cam does, at image size."""
     low = attribution.map.clamp(min=0)
-    low = (low - low.amin(dim=(1, 2), keepdim=True)) / (1e-7 + (low - low.amin(dim=(1, 2), keepdim=True)).amax(dim=(1, 2), keepdim=True))
+    low = (low - low.amin(dim=(1, 2), keepdim=True)) / (
+        1e-7 + (low - low.amin(dim=(1, 2), keepdim=True)).amax(dim=(1, 2), keepdim=True)
+    )
     shown = torch.nn.functional.interpolate(low[:, None], attribution.grid.image, mode="bilinear")[:, 0]
     return (shown - shown.amin(dim=(1, 2), keepdim=True)) / (1e-7 + shown.amax(dim=(1, 2), keepdim=True))
 
@@ -56,7 +58,9 @@ def test_is_the_formula_written_out(tiny_cnn: nn.Module, images: Tensor) -> None
 
 
 def test_of_pooled_linear_features_weighs_channels_by_the_head(images: Tensor) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4)
+    )
     model.double().eval()
     want = torch.einsum("k,bkij->bij", model[4].weight[2], model[:2](images)) / 900
     assert_close(sightline.explain(model, images, "grad_cam", target=2).map, want.detach())
@@ -68,5 +72,5 @@ def test_a_layer_can_be_named_or_counted(tiny_vit: nn.Module, images: Tensor) ->
     assert_close(named, sightline.explain(tiny_vit, images, "grad_cam(layer=-2)", target=0).map)
     with pytest.raises(sightline.errors.SiteError, match="got layer=3; VisionTransformer has blocks 0 to 2"):
         sightline.explain(tiny_vit, images, "grad_cam(layer=3)", target=0)
-    with pytest.raises(sightline.errors.SiteError, match="did you mean 'block.1.norm1'"):
+    with pytest.raises(sightline.errors.SiteError, match=r"did you mean 'block\.1\.norm1'"):
         sightline.explain(tiny_vit, images, "grad_cam(layer='blok.1.norm1')", target=0)

@@ -24,7 +24,8 @@ def test_costs_nothing_and_ignores_model_and_class(name: str, tiny_vit: nn.Modul
 def test_random_is_uniform_and_follows_its_seed(tiny_vit: nn.Module) -> None:
     images = torch.randn(200, 3, 32, 32, dtype=torch.float64)
     values = sightline.explain(tiny_vit, images, "random", target=0).values
-    assert abs(values.mean() - 0.5) < 0.02 and abs(values.var() - 1 / 12) < 0.01
+    assert abs(values.mean() - 0.5) < 0.02
+    assert abs(values.var() - 1 / 12) < 0.01
     assert not torch.equal(values, sightline.explain(tiny_vit, images, "random(seed=1)", target=0).values)
     assert len(values[0].unique()) > 0.99 * values[0].numel()
 
@@ -33,12 +34,15 @@ def test_centre_falls_off_evenly_in_all_directions(tiny_cnn: nn.Module, images: 
     bump = sightline.explain(tiny_cnn, images, "centre", target=0).map[0]
     assert_close(bump, bump.T)
     assert_close(bump, bump.flip(0))
-    assert bump[16, 16] == bump.max() and bump[0, 0] == bump.min()
+    assert bump[16, 16] == bump.max()
+    assert bump[0, 0] == bump.min()
 
 
 def test_sobel_matches_scipy(tiny_cnn: nn.Module, images: Tensor) -> None:
     grey = images[0].mean(dim=0).numpy()
-    want = torch.from_numpy((ndimage.sobel(grey, 0, mode="nearest") ** 2 + ndimage.sobel(grey, 1, mode="nearest") ** 2) ** 0.5)
+    want = torch.from_numpy(
+        (ndimage.sobel(grey, 0, mode="nearest") ** 2 + ndimage.sobel(grey, 1, mode="nearest") ** 2) ** 0.5
+    )
     assert_close(sightline.explain(tiny_cnn, images, "sobel", target=0).map[0], want)
 
 

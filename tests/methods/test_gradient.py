@@ -52,7 +52,12 @@ def test_gradient_at_pixels_matches_captum(variant, reduce, network, images, req
 @pytest.mark.parametrize("network", ["tiny_vit", "tiny_cnn"])
 def test_ixg_at_pixels_matches_captum(network, images, request) -> None:
     model = request.getfixturevalue(network)
-    want = InputXGradient(model).attribute(images.clone().requires_grad_(), target=torch.tensor([0, 3])).sum(dim=1).detach()
+    want = (
+        InputXGradient(model)
+        .attribute(images.clone().requires_grad_(), target=torch.tensor([0, 3]))
+        .sum(dim=1)
+        .detach()
+    )
     got = sightline.explain(model, images, "ixg(at='pixels')", target=torch.tensor([0, 3])).map
     assert_close(got, want, rtol=1e-5, atol=1e-9)
 

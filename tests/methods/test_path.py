@@ -36,7 +36,9 @@ def test_sums_to_the_difference_of_the_two_ends(at: str, tiny_vit: nn.Module, im
 def test_weights_sum_to_one_and_nodes_lie_on_the_path(rule: str, steps: int) -> None:
     nodes, weights = quadrature(rule, steps)  # type: ignore[arg-type]
     assert_close(weights.sum(), torch.tensor(1.0, dtype=torch.float64))
-    assert nodes.min() >= 0 and nodes.max() <= 1 and len(nodes) == steps
+    assert nodes.min() >= 0
+    assert nodes.max() <= 1
+    assert len(nodes) == steps
 
 
 def test_gauss_legendre_is_exact_for_polynomials() -> None:

@@ -225,6 +225,7 @@ def photograph(shared):
 
 
 @pytest.mark.shared
+@pytest.mark.timeout(900)  # 449 forward passes: seconds on an idle core, minutes on a crowded machine
 @pytest.mark.parametrize(
     "name", ["gae", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rollout", "random"))]
 )

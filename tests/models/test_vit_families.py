@@ -58,6 +58,7 @@ def test_start_run_finish_equal_the_librarys_own_output(family: Family) -> None:
         close(adapter.finish(adapter.run(tokens)), want)
         close(adapter(pixels), want)
     assert tokens.shape[:2] == (2, adapter.grid_of(pixels).tokens)
+    assert adapter.num_classes == want.shape[1]
     assert want.std() > 0.1, "a model whose outputs are all alike proves nothing"
 
 

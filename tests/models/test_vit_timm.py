@@ -16,7 +16,6 @@ from torch.testing import assert_close
 from sightline.errors import InputError, UnsupportedModel
 from sightline.extras import require
 from sightline.models import adapt
-from sightline.models.blackbox import Opaque
 from sightline.models.vit import VisionTransformer
 from sightline.models.wrapped import WrappedTransformer
 
@@ -256,11 +255,12 @@ class HandWritten(nn.Module):
         return self.head((tokens + F.scaled_dot_product_attention(q, k, v)[:, 0]).mean(dim=1))
 
 
-def test_a_transformer_written_by_hand_is_opaque_and_still_has_gradients_at_its_modules() -> None:
+def test_a_transformer_written_by_hand_offers_no_attention_but_gradients_at_its_modules() -> None:
+    """Its attention call could be intercepted, but nothing says which tokens are patches and where they lie."""
     model, pixels = HandWritten().eval(), torch.randn(2, 3, 32, 32)
     adapter = adapt(model)
-    assert isinstance(adapter, Opaque)
-    assert "attention" not in adapter.offers
+    assert not isinstance(adapter, VisionTransformer)
+    assert not {"attention", "tokens"} & adapter.offers
     with adapter.capture("embed", gradient=True) as seen:
         score = adapter(pixels)[:, 0]
     assert adapter.gradients(score, seen)["embed"].shape == (2, 32, 4, 4)

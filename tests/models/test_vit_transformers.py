@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from tests.models.families_vit import ENCODER, TRANSFORMERS, Family, images, shaken
+from tests.models.families_vit import EMBEDDING, ENCODER, TRANSFORMERS, Family, images, shaken
 from tests.models.fingerprint import Boom, changes, exploding, fingerprint
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -201,10 +201,10 @@ def test_class_names_come_from_the_configuration_unless_they_are_placeholders() 
     assert adapt(model).name == "somebody/vit-animals"
 
 
-def test_models_without_a_classifier_have_no_classes() -> None:
-    for name in ("transformers/clip", "transformers/clip_tower", "transformers/vit_backbone"):
-        adapter = adapt(TRANSFORMERS[name].build())
-        assert (adapter.num_classes, adapter.labels) == (0, ())
+def test_a_model_without_a_classifier_has_its_features_for_classes_and_no_names() -> None:
+    for name, count in (("clip", EMBEDDING), ("clip_tower", EMBEDDING), ("clip_backbone", 32), ("vit_backbone", 32)):
+        adapter = adapt(TRANSFORMERS[f"transformers/{name}"].build())
+        assert (adapter.num_classes, adapter.labels) == (count, ())
 
 
 def test_preprocessing_comes_from_an_image_processor_when_one_is_given() -> None:

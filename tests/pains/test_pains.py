@@ -65,7 +65,8 @@ def test_fused_attention_is_seen_and_stays_fused(tiny_vit: nn.Module, images: Te
     before = fingerprint(tiny_vit)
     with sightline.adapt(tiny_vit).capture("block.*.probabilities") as seen:
         logits = tiny_vit(images)
-    assert len(seen) == 3 and all(torch.allclose(p.sum(dim=-1), torch.ones(()).double()) for p in seen.values())
+    assert len(seen) == 3
+    assert all(torch.allclose(p.sum(dim=-1), torch.ones(()).double()) for p in seen.values())
     assert fingerprint(tiny_vit) == before
     assert_close(logits, tiny_vit(images))
 
@@ -151,7 +152,13 @@ def test_an_answer_without_logits_is_refused_in_one_sentence(wrap: Any, images: 
 def test_real_hugging_face_models_work_as_they_come() -> None:
     transformers = require("transformers", extra="hf")
     config = transformers.ViTConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=8, num_labels=5
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        image_size=32,
+        patch_size=8,
+        num_labels=5,
     )
     model = transformers.ViTForImageClassification(config).eval()
     for recipe in ("gae", "plus(ixg)", "grad_cam"):
@@ -242,7 +249,8 @@ def test_non_determinism_the_global_generator_is_neither_used_nor_moved(tiny_vit
     torch.manual_seed(2)
     state = torch.get_rng_state()
     second = sightline.explain(tiny_vit, images, "smooth_grad(samples=2)", target=1).values
-    assert torch.equal(first, second) and torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first, second)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def live_tensors() -> int:
@@ -284,7 +292,8 @@ def test_the_users_gradients_and_flags_are_not_touched(tiny_vit: nn.Module, imag
     before = fingerprint(tiny_vit)
     sightline.explain(tiny_vit, images, "gae", target=1)
     sightline.explain(tiny_vit, images, "ixg(at='pixels')", target=1)
-    assert fingerprint(tiny_vit) == before and not images.requires_grad
+    assert fingerprint(tiny_vit) == before
+    assert not images.requires_grad
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
@@ -301,5 +310,7 @@ def test_frozen_parameters_do_not_matter(tiny_vit: nn.Module, images: Tensor) ->
 
 
 def test_attention_on_a_cnn_names_the_methods_that_work(tiny_cnn: nn.Module, images: Tensor) -> None:
-    with pytest.raises(errors.UnsupportedModel, match=r"rollout needs attention maps; Cnn has none\. Methods that work: .*grad_cam"):
+    with pytest.raises(
+        errors.UnsupportedModel, match=r"rollout needs attention maps; Cnn has none\. Methods that work: .*grad_cam"
+    ):
         sightline.explain(tiny_cnn, images, "rollout", target=0)

@@ -18,13 +18,12 @@ from sightline.cli.complaints import Complaints
 from sightline.cli.drawing import facts, named
 from sightline.cli.loading import gather, open_model
 from sightline.cli.panel import reseed, short
-from sightline.cli.study import Look, look, price
+from sightline.cli.study import Look, Study
 from sightline.cli.tables import percent, score
 from sightline.cli.target import find_class
 from sightline.cli.writing import Outbox, writing
 from sightline.data.images import read_image
 from sightline.errors import SightlineError, TargetError, UnsupportedModel
-from sightline.models.adapter import Adapter
 from sightline.recipe import text
 from sightline.report.figure import Tile, panel
 from sightline.types import Method
@@ -64,16 +63,6 @@ class Answer:
             console.show(_table(image), Text(f"picture: {console.plain(image['picture'])}"), "")
 
 
-@dataclass(frozen=True, eq=False)
-class Side:
-    """One of the models compared, and what it is explained with."""
-
-    name: str
-    model: Adapter
-    methods: list[Method]
-    target: int | None
-
-
 def answer(question: Question) -> Answer:
     """Do what was asked; a file that cannot be read is reported and the others are done."""
     methods = reseed(question.methods, question.seed)
@@ -83,11 +72,10 @@ def answer(question: Question) -> Answer:
         return found
     with writing(question.out) as outbox:
         sides = _sides(question, methods)
-        total = len(files) * sum(price(side.model, method) for side in sides for method in side.methods)
-        with console.progress(total, "comparing") as advance:
+        with console.progress(len(files) * sum(side.price for side in sides), "comparing") as advance:
             for path in files:
                 try:
-                    found.images.append(_compare(question, outbox, path, sides, found.errors, advance))
+                    found.images.append(_compare(outbox, path, sides, found.errors, advance))
                 except TargetError:
                     raise
                 except SightlineError as error:
@@ -95,7 +83,7 @@ def answer(question: Question) -> Answer:
     return found
 
 
-def _sides(question: Question, methods: Sequence[Method]) -> list[Side]:
+def _sides(question: Question, methods: Sequence[Method]) -> list[Study]:
     """Load the models; a method that only some of them can be explained with is left out for the others."""
     sides = []
     refused: dict[str, list[UnsupportedModel]] = {}
@@ -109,7 +97,7 @@ def _sides(question: Question, methods: Sequence[Method]) -> list[Side]:
             except UnsupportedModel as error:
                 refused.setdefault(text(method), []).append(error)
         target = None if question.target is None else find_class(model, question.target)
-        sides.append(Side(name, model, kept, target))
+        sides.append(Study(model, kept, target, question.step, name))
     for refusals in refused.values():
         if len(refusals) == len(sides):
             raise refusals[0]
@@ -119,14 +107,11 @@ def _sides(question: Question, methods: Sequence[Method]) -> list[Side]:
 
 
 def _compare(
-    question: Question, outbox: Outbox, path: Path, sides: Sequence[Side], errors: Complaints, advance: console.Advance
+    outbox: Outbox, path: Path, sides: Sequence[Study], errors: Complaints, advance: console.Advance
 ) -> dict[str, Any]:
     """Look at one image with every model, and draw what was found."""
     image = read_image(path)
-    looks = [
-        (side, look(side.model, image, side.methods, target=side.target, step=question.step, advance=advance))
-        for side in sides
-    ]
+    looks = [(side, side.look(image, advance)) for side in sides]
     for side, seen in looks:
         for failure in seen.failures:
             if isinstance(failure.error, console.USAGE_ERRORS):
@@ -146,7 +131,7 @@ def _compare(
     }
 
 
-def _row(side: Side, seen: Look) -> Image.Image:
+def _row(side: Study, seen: Look) -> Image.Image:
     """Draw what one model sees, and its maps in the order they were asked for."""
     order = {text(method): place for place, method in enumerate(side.methods)}
     tiles = [

@@ -17,7 +17,14 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from sightline.errors import RecipeError, SightlineError, TargetError, UnsupportedMethod, UnsupportedModel
+from sightline.errors import (
+    RecipeError,
+    SightlineError,
+    SightlineWarning,
+    TargetError,
+    UnsupportedMethod,
+    UnsupportedModel,
+)
 
 __all__ = [
     "FAILED",
@@ -109,6 +116,7 @@ def told() -> Iterator[None]:
             note(str(message))
 
     with warnings.catch_warnings():
+        warnings.simplefilter("always", SightlineWarning)
         warnings.showwarning = tell
         yield
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,12 +21,12 @@ from sightline.cli.complaints import Complaints
 from sightline.cli.drawing import record, section_of
 from sightline.cli.loading import gather, open_model
 from sightline.cli.panel import CONTROLS, choose, reseed
-from sightline.cli.study import Failure, look, price
+from sightline.cli.study import Failure, Study
 from sightline.cli.tables import image_table, overview
 from sightline.cli.target import find_class
 from sightline.cli.writing import Outbox, writing
 from sightline.data.images import read_image
-from sightline.errors import SightlineError, TargetError, UnsupportedMethod, UnsupportedModel
+from sightline.errors import SightlineError, SightlineWarning, TargetError, UnsupportedMethod, UnsupportedModel
 from sightline.extras import require
 from sightline.models.adapter import Adapter
 from sightline.recipe import text
@@ -106,16 +107,22 @@ def run(request: Request) -> Outcome:
     if request.page:
         require("jinja2", extra="report")
     with writing(request.out) as outbox:
-        model = open_model(request.model, request.device, request.classes)
-        methods = methods or _default(model, request.seed)
-        for method in methods:
-            api.check_needs(method, model)
-        target = None if request.target is None else find_class(model, request.target)
-        sections = _each(request, outcome, outbox, model, methods, target, files)
+        study = _study(request, methods)
+        sections = _look(request, outcome, outbox, study, files)
         if outcome.images and request.page:
-            write_page(_page(request, model, sections, methods), outbox.staging / "index.html")
+            write_page(_page(request, study, sections), outbox.staging / "index.html")
             outcome.page = outbox.folder / "index.html"
     return outcome
+
+
+def _study(request: Request, methods: Sequence[Method]) -> Study:
+    """Load the model, and see that the methods and the target suit it."""
+    model = open_model(request.model, request.device, request.classes)
+    methods = methods or _default(model, request.seed)
+    for method in methods:
+        api.check_needs(method, model)
+    target = None if request.target is None else find_class(model, request.target)
+    return Study(model, methods, target, request.step, request.model)
 
 
 def _default(model: Adapter, seed: int | None) -> list[Method]:
@@ -125,34 +132,25 @@ def _default(model: Adapter, seed: int | None) -> list[Method]:
     return reseed(recipes, seed)
 
 
-def _each(
-    request: Request,
-    outcome: Outcome,
-    outbox: Outbox,
-    model: Adapter,
-    methods: Sequence[Method],
-    target: int | None,
-    files: Sequence[Path],
+def _look(
+    request: Request, outcome: Outcome, outbox: Outbox, study: Study, files: Sequence[Path]
 ) -> list[ImageSection]:
-    """Look at every image; return what the page shows of them."""
+    """Look at every image and write its overlays; return what the page shows of them."""
     sections: list[ImageSection] = []
     names = Counter(path.name for path in files)
-    total = len(files) * sum(price(model, method) for method in methods)
-    with console.progress(total, "explaining") as advance:
+    with console.progress(len(files) * study.price, "explaining") as advance:
         for path in files:
             try:
-                image = read_image(path)
-                found = look(model, image, methods, target=target, step=request.step, advance=advance)
+                found = study.look(read_image(path), advance)
             except TargetError:
                 raise
             except SightlineError as error:
                 outcome.errors.add(path, error)
-                advance(total / len(files), path.name)
+                advance(study.price, path.name)
                 continue
             _tell_failures(request, outcome, path, found.failures)
             if found.maps:
-                name = path.name if names[path.name] == 1 else str(path)
-                section = section_of(name, found)
+                section = section_of(path.name if names[path.name] == 1 else str(path), found)
                 outcome.images.append({"path": str(path), **record(outbox, path.stem, found, section)})
                 sections += [section] if request.page and len(sections) < ON_PAGE else []
     if request.page and len(outcome.images) > len(sections):
@@ -167,16 +165,16 @@ def _tell_failures(request: Request, outcome: Outcome, path: Path, failures: Seq
         if request.methods and isinstance(failure.error, console.USAGE_ERRORS):
             raise failure.error
         if isinstance(failure.error, UnsupportedMethod | UnsupportedModel):
-            console.note(f"left out {failure.recipe}: {failure.error}")
+            warnings.warn(f"left out {failure.recipe}: {failure.error}", SightlineWarning, stacklevel=2)
         else:
             outcome.errors.add(path, failure.error, failure.recipe)
 
 
-def _page(request: Request, model: Adapter, sections: Sequence[ImageSection], methods: Sequence[Method]) -> ExplainPage:
+def _page(request: Request, study: Study, sections: Sequence[ImageSection]) -> ExplainPage:
     step = "1/28 of the pixels" if request.step is None else f"{request.step} pixels"
     notes = {name: f"{METRICS[name].summary} {step} per step." for name in ("insertion", "deletion")}
     notes["ins_del"] = f"{METRICS['ins_del'].summary} The maps are ranked by it."
-    recipes = [*(text(method) for method in methods), "insertion", "deletion"]
+    recipes = [*(text(method) for method in study.methods), "insertion", "deletion"]
     return ExplainPage(
         title="What did the model look at?",
         model=request.model,

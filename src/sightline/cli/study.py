@@ -19,12 +19,13 @@ from sightline.cli.panel import is_agnostic, is_control
 from sightline.errors import SightlineError, SightlineWarning, TargetError
 from sightline.metrics.judge import Scores
 from sightline.models.adapter import Adapter
-from sightline.recipe import text
+from sightline.recipe import parse_metric, text
 from sightline.types import Attribution, Logit, Method, Passes
 
-__all__ = ["STEPS", "Class", "Failure", "Look", "Rated", "look", "metric_step", "price", "ranked"]
+__all__ = ["STEPS", "Class", "Failure", "Look", "Rated", "Study", "metric_step", "ranked"]
 
-STEPS = 28  # of each curve: 57 forward passes per map, and the order of maps is that of finer curves nearly always
+STEPS = 28  # of each curve, so 57 forward passes per map
+TOP = 5  # classes to name
 BACKWARD = 2.0  # a backward pass takes about as long as two forward ones
 
 Advance = Callable[[float, str], None]
@@ -89,79 +90,33 @@ class Look:
     step: int
 
 
-def look(
-    model: Adapter,
-    image: Image.Image,
-    methods: Sequence[Method],
-    *,
-    target: int | None = None,
-    step: int | None = None,
-    advance: Advance = lambda amount, text: None,
-) -> Look:
-    """Explain one image with every method and score each map on it.
+@dataclass(frozen=True, eq=False)
+class Study:
+    """How images are looked at.
 
-    Args:
+    Attributes:
         model: the model, which knows its preprocessing.
-        image: as read from a file.
         methods: what to explain with.
         target: the class to explain, None for the predicted one.
-        step: pixels per step of the two curves, None for a curve of STEPS steps.
-        advance: told after each map what was spent, in forward passes, and what was done.
+        step: pixels per step of the two curves, None for curves of STEPS steps.
+        name: what to call the model.
     """
-    batch = api.as_batch(model, image)
-    with api.ready(model):
-        shares = model.check_logits(model.predict(batch))[0].float().softmax(dim=-1)
-    if target is not None and target >= len(shares):
-        raise TargetError(f"got class {target}; {model.name} has classes 0 to {len(shares) - 1}")
-    order = shares.argsort(descending=True)[:5].tolist()
-    top = tuple(Class(index, model.label(index), float(shares[index])) for index in order)
-    aim = top[0] if target is None else Class(target, model.label(target), float(shares[target]))
-    step = metric_step(batch) if step is None else step
-    maps, failures = [], []
-    for method in methods:
-        try:
-            maps.append(_rate(model, batch, method, aim.index, step))
-        except SightlineError as error:
-            failures.append(Failure(text(method), error))
-        advance(price(model, method), text(method))
-    return Look(frame_of(model, image, batch[0]), aim, top, ranked(maps), tuple(failures), step)
 
+    model: Adapter
+    methods: Sequence[Method]
+    target: int | None = None
+    step: int | None = None
+    name: str = ""
 
-def ranked(maps: Iterable[Rated]) -> tuple[Rated, ...]:
-    """Put the most faithful map first, by insertion minus deletion; maps that say nothing come last, without a rank."""
-    sound: list[Rated] = []
-    silent: list[Rated] = []
-    for rated in maps:
-        (silent if "constant map" in rated.flags or not math.isfinite(rated.ins_del) else sound).append(rated)
-    # a method that only equals a control does not stand before it
-    sound.sort(key=lambda rated: (-rated.ins_del, not rated.control))
-    return (*(replace(rated, rank=place) for place, rated in enumerate(sound, 1)), *silent)
-
-
-def metric_step(batch: Tensor, steps: int = STEPS) -> int:
-    """Return how many pixels change at a time for a curve of this many steps."""
-    return max(1, -(-batch.shape[-1] * batch.shape[-2] // steps))
-
-
-def price(model: Adapter, method: Method) -> float:
-    """Estimate what a map and its scores cost, in forward passes, for the time left."""
-    try:
-        passes = method.cost(model)
-    except SightlineError:
-        passes = Passes()
-    return passes.forward + BACKWARD * passes.backward + 2 * STEPS + 1
-
-
-def _rate(model: Adapter, batch: Tensor, method: Method, target: int, step: int) -> Rated:
+    @property
+    def _rate(model: Adapter, batch: Tensor, method: Method, target: int, step: int) -> Rated:
     """Make one map and measure it."""
     begun = time.perf_counter()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", SightlineWarning
-        )  # a constant map is flagged, and the flag is shown where the map is
+        warnings.simplefilter("ignore", SightlineWarning)  # a constant map has a flag, which is shown
         attribution = api.explain(model, batch, method, target=Logit(target))
     seconds = time.perf_counter() - begun
-    insertion, deletion = f"insertion(step={step})", f"deletion(step={step})"
+    insertion, deletion = (text(parse_metric(f"{name}(step={step})")) for name in ("insertion", "deletion"))
     scores = api.evaluate(model, batch, attribution, [insertion, deletion], target=Logit(target))
     return Rated(
         recipe=attribution.recipe,

@@ -56,7 +56,7 @@ def read_rows(model: VisionTransformer, matrix: Tensor) -> Tensor:
 
 
 def rolled(model: VisionTransformer, images: Tensor, matrices: Sequence[Tensor]) -> Attribution:
-    """Multiply (batch, to, from) matrices from the last block down to each start layer, and read the classifier's row."""
+    """Multiply (batch, to, from) matrices from the last block down to each start layer; read the classifier's row."""
     row = model.readout(matrices[-1].shape[-1]).to(matrices[-1]).expand(len(images), 1, -1)
     rows = []
     for matrix in reversed(matrices):

@@ -48,9 +48,9 @@ class GradCam:
 
     .. math:: A_{ij} = \sum_k \Bigl(\frac{1}{hw} \sum_{uv} \frac{\partial s}{\partial F_{kuv}}\Bigr)\, F_{kij}
 
-    where :math:`F` is the last feature map of a CNN, or the last block's first norm on a transformer, prefix tokens left
-    out. Signed: write ``rectify(grad_cam)`` for the usual clipped map. On a class-token transformer it is an affine copy of
-    the mean gradient at the last attention.
+    where :math:`F` is the last feature map of a CNN, or the last block's first norm on a transformer, prefix tokens
+    left out. Signed: write ``rectify(grad_cam)`` for the usual clipped map. On a class-token transformer it is an
+    affine copy of the mean gradient at the last attention.
 
     Attributes:
         layer: a site's name or an index; by default the right one for the model.

@@ -59,7 +59,7 @@ def reduce_channels(values: Tensor, how: Reduction | None, at: str) -> Tensor:
         case "sum":
             return values.sum(dim=-1)
         case "norm":
-            return values.norm(dim=-1)
+            return torch.linalg.vector_norm(values, dim=-1)
         case "abs_sum":
             return values.abs().sum(dim=-1)
         case _:
@@ -81,9 +81,9 @@ class Gradient:
     .. math:: A_i = \sum_d \frac{\partial s}{\partial x_{i,d}} \quad\text{(pixels)}, \qquad
         A_{\ell,i} = \Bigl\lVert \frac{\partial s}{\partial x_{\ell,i}} \Bigr\rVert_2 \quad\text{(tokens)}
 
-    where :math:`x_\ell` are the tokens that enter block :math:`\ell`. It says how the score would move, not what made it.
-    At the tokens of a pre-norm transformer the signed sum is zero by construction (every norm ignores a shift of all
-    channels), so the length is taken there.
+    where :math:`x_\ell` are the tokens that enter block :math:`\ell`. It says how the score would move, not what made
+    it. At the tokens of a pre-norm transformer the signed sum is zero by construction (every norm ignores a shift of
+    all channels), so the length is taken there.
 
     Attributes:
         at: tokens or pixels; by default tokens on a transformer.
@@ -117,9 +117,10 @@ class InputTimesGradient:
 
     .. math:: A_{\ell,i} = \sum_d x_{\ell,i,d}\, \frac{\partial s}{\partial x_{\ell,i,d}}
 
-    where :math:`x_\ell` are the tokens that enter block :math:`\ell` (:math:`x_0` with positions, before any norm), or the
-    pixels as the model is fed them. Over all tokens, prefix included, it sums to :math:`s` where the rest of the network is
-    homogeneous of degree one. One pass back yields every start layer, so ``plus(ixg)`` costs what ``ixg`` costs.
+    where :math:`x_\ell` are the tokens that enter block :math:`\ell` (:math:`x_0` with positions, before any norm),
+    or the pixels as the model is fed them. Over all tokens, prefix included, it sums to :math:`s` where the rest of
+    the network is homogeneous of degree one. One pass back yields every start layer, so ``plus(ixg)`` costs what
+    ``ixg`` costs.
 
     Attributes:
         at: tokens or pixels; by default tokens on a transformer.

@@ -30,7 +30,8 @@ from sightline.types import Attribution, Passes, Target, pixel_grid
 class IntegratedGradients:
     r"""Integrated gradients along the straight line from a reference.
 
-    .. math:: A_i = \sum_d (x_{i,d} - x'_{i,d}) \int_0^1 \frac{\partial s}{\partial x_{i,d}}\bigl(x' + t\,(x - x')\bigr)\,dt
+    .. math:: A_i = \sum_d (x_{i,d} - x'_{i,d})
+        \int_0^1 \frac{\partial s}{\partial x_{i,d}}\bigl(x' + t\,(x - x')\bigr)\,dt
 
     Complete: the map sums to :math:`s(x) - s(x')`, up to the error of the sum that stands for the integral.
 

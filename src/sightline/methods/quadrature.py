@@ -14,11 +14,12 @@ Rule = Literal["right", "gauss_legendre", "trapezoid"]
 def quadrature(rule: Rule, steps: int) -> tuple[Tensor, Tensor]:
     """Return `steps` nodes and their weights, in float64; the weights sum to one.
 
-    right: k/n for k = 1..n. gauss_legendre: exact for polynomials of degree 2n-1. trapezoid: n points, both ends included.
+    right: k/n for k = 1..n. gauss_legendre: exact for polynomials of degree 2n-1. trapezoid: n points, both ends
+    included.
     """
     if rule == "gauss_legendre":
-        nodes, weights = np.polynomial.legendre.leggauss(steps)
-        return torch.from_numpy((nodes + 1) / 2), torch.from_numpy(weights / 2)
+        points, shares = np.polynomial.legendre.leggauss(steps)
+        return torch.from_numpy((points + 1) / 2), torch.from_numpy(shares / 2)
     if rule == "right" or steps == 1:
         return torch.arange(1, steps + 1, dtype=torch.float64) / steps, torch.full((steps,), 1 / steps).double()
     weights = torch.full((steps,), 1 / (steps - 1), dtype=torch.float64)

@@ -101,9 +101,7 @@ class Adapter(ABC):
         with torch.no_grad():
             return torch.cat(in_batches(lambda rows: self(images[rows]), len(images), self.batch))
 
-    def gradients(
-        self, score: Tensor, seen: Mapping[str, Tensor], *, retain: bool = False
-    ) -> dict[str, Tensor]:
+    def gradients(self, score: Tensor, seen: Mapping[str, Tensor], *, retain: bool = False) -> dict[str, Tensor]:
         """Return the gradient of each image's score at every captured tensor, by name.
 
         The tensor named ``image`` is the model's input. What is spent is the part of the model that lies between the
@@ -114,7 +112,9 @@ class Adapter(ABC):
             found = torch.autograd.grad(score.sum(), list(seen.values()), retain_graph=retain, allow_unused=True)
         for name, gradient in zip(seen, found, strict=True):
             if gradient is None:
-                raise SiteError(f"the target does not depend on the site {name!r} of {self.name}; choose an earlier one")
+                raise SiteError(
+                    f"the target does not depend on the site {name!r} of {self.name}; choose an earlier one"
+                )
         return dict(zip(seen, found, strict=True))
 
     def remaining(self, site: str) -> float:
@@ -135,7 +135,9 @@ class Adapter(ABC):
             names = [pattern] if pattern in self.sites else [n for n in self.sites if fnmatchcase(n, pattern)]
             if not names:
                 raise SiteError(
-                    unknown(pattern, "site", list(self.sites)).replace("see `sightline list sites`", "see adapter.sites")
+                    unknown(pattern, "site", list(self.sites)).replace(
+                        "see `sightline list sites`", "see adapter.sites"
+                    )
                     + f" (model {self.name})"
                 )
             found.update({name: self.sites[name] for name in names})
@@ -200,7 +202,7 @@ class Adapter(ABC):
 
     # ---- checking ----------------------------------------------------------------------------------------------
 
-    def accept(self, images: Any) -> Tensor:
+    def accept(self, images: Tensor) -> Tensor:
         """Return a batch that the model can be fed: checked, on its device, in its precision."""
         if not isinstance(images, Tensor):
             raise InputError(f"got {type(images).__name__} as images; a (batch, 3, height, width) tensor is needed")
@@ -227,7 +229,8 @@ class Adapter(ABC):
         """Refuse an image size the model cannot take."""
         if self.input_size is not None and size != self.input_size:
             raise InputError(
-                f"got images of {size[0]}×{size[1]} pixels; {self.name} needs {self.input_size[0]}×{self.input_size[1]}: "
+                f"got images of {size[0]}×{size[1]} pixels; {self.name} needs "
+                f"{self.input_size[0]}×{self.input_size[1]}: "
                 "resize them, or give PIL images and let the model's own preprocessing do it"
             )
 
@@ -250,7 +253,8 @@ class Adapter(ABC):
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Return the embeddings of texts, shape (text, channel), where the model has a text encoder."""
         raise TargetError(
-            f"{self.name} has no text encoder; give TextSimilarity(embedding=…), or load a CLIP model with its text tower"
+            f"{self.name} has no text encoder; give TextSimilarity(embedding=…), or load a CLIP model with "
+            "its text tower"
         )
 
     @abstractmethod

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def in_batches(work: Callable[[slice], T], count: int, size: int) -> list[T]:
-    """Call `work` on consecutive slices of `range(count)`, each at most `size` long, halved whenever memory runs out."""
+    """Call `work` on consecutive slices of `range(count)`, at most `size` long, halved whenever memory runs out."""
     done: list[T] = []
     start = 0
     while start < count:

@@ -1,10 +1,10 @@
 """Read named sites of a model while it runs.
 
-A *site* is a named place: the tokens that enter or leave a block, a norm's or an MLP's output, the queries, keys, values,
-scores and probabilities of an attention, the output of any module of a CNN. Module sites are read with forward hooks.
-Attention is seen by intercepting the attention call itself (`torch.overrides.TorchFunctionMode`), for that thread and
-only inside the ``with``: the fused kernel is replaced by its written-out form, whichever library made the call, and no
-flag is set on anybody's module. Everything is undone on every path.
+A *site* is a named place: the tokens that enter or leave a block, a norm's or an MLP's output, the queries, keys,
+values, scores and probabilities of an attention, the output of any module of a CNN. Module sites are read with
+forward hooks. Attention is seen by intercepting the attention call itself (`torch.overrides.TorchFunctionMode`), for
+that thread and only inside the ``with``: the fused kernel is replaced by its written-out form, whichever library made
+the call, and no flag is set on anybody's module. Everything is undone on every path.
 
 This file and `edit.py` are the only two that register hooks.
 """
@@ -101,7 +101,9 @@ def _watch_one(site: Site, change: Change) -> Iterator[None]:
 
 
 def _on_input(change: Change) -> Callable[..., Any]:
-    def hook(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def hook(
+        _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if args:
             return (change(args[0]), *args[1:]), kwargs
         key = "hidden_states" if "hidden_states" in kwargs else next(iter(kwargs))
@@ -250,7 +252,8 @@ def _multi_head(
     ]
     seen: list[Tensor] = []
     watched = [*taps, ("probabilities", lambda p: seen.append(p) or p)]  # type: ignore[func-returns-value]
-    context = _written_out(watched, *heads, attn_mask=options.get("attn_mask"))
+    q, k, v = heads
+    context = _written_out(watched, q, k, v, attn_mask=options.get("attn_mask"))
     output = F.linear(context.permute(2, 0, 1, 3).flatten(-2), out_weight, out_bias)
     if not options.get("need_weights", True):
         return output, None

@@ -147,16 +147,11 @@ class GenericConvolutional(Convolutional):
     @cached_property
     def _maps(self) -> tuple[Seen, ...]:
         """The ends that everything passes through and that are maps of more than one cell."""
-        first: dict[int, str] = {}
-        for end in self._structure.ends:
-            first.setdefault(end.tensor, end.name)
-        maps = tuple(
-            end
-            for end in self._structure.ends
-            if end.bottleneck and len(end.shape) == 4 and self._is_map(*self._spatial(end))
-            # what enters a module needs a name only where it left none
-            and (not end.name.endswith(".input") or first[end.tensor] == end.name)
-        )
+        narrow = [end for end in self._structure.ends if end.bottleneck and len(end.shape) == 4]
+        left = {end.tensor for end in narrow if end.module is not nn.Module}
+        # what enters a module needs a name only where no module left it
+        named = [end for end in narrow if end.module is not nn.Module or end.tensor not in left]
+        maps = tuple(end for end in named if self._is_map(*self._spatial(end)))
         if not maps:
             raise UnsupportedModel(
                 f"{self.name} has no feature map that everything passes through, so it has no layer to cut at; "

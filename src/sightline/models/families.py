@@ -33,7 +33,7 @@ def register_family(recognise: Recognise) -> Recognise:
 
 
 def adapt(model: Any, **facts: Any) -> Adapter:
-    """Return the adapter of a model: an `nn.Module`, a callable images -> logits, or an adapter, which is returned as it is.
+    """Return the adapter of an `nn.Module` or of a callable images -> logits; an adapter is returned as it is.
 
     `facts` (name, labels, preprocess, mean, std, input_size, batch) say more than the model itself does.
     """
@@ -42,7 +42,8 @@ def adapt(model: Any, **facts: Any) -> Adapter:
     if isinstance(model, nn.Module):
         return _recognise(_unwrap(model), facts)
     if callable(model):
-        return BlackBox(model, **{"name": getattr(model, "__name__", "") or type(model).__name__} | facts)
+        facts.setdefault("name", getattr(model, "__name__", "") or type(model).__name__)
+        return BlackBox(model, **facts)
     raise UnsupportedModel(
         f"got {type(model).__name__} as a model; an nn.Module, an adapter or a function images -> logits is needed"
     )
@@ -50,7 +51,9 @@ def adapt(model: Any, **facts: Any) -> Adapter:
 
 def _unwrap(model: nn.Module) -> nn.Module:
     if hasattr(model, "_orig_mod"):  # torch.compile's wrapper: hooks inside a compiled graph would not run
-        warnings.warn("the model is compiled; sightline explains the original module inside", SightlineWarning, stacklevel=4)
+        warnings.warn(
+            "the model is compiled; sightline explains the original module inside", SightlineWarning, stacklevel=4
+        )
         return _unwrap(cast(nn.Module, model._orig_mod))
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         return _unwrap(model.module)
@@ -80,5 +83,3 @@ def _inside(model: nn.Module, facts: dict[str, Any]) -> Adapter | None:
             if isinstance(adapter, VisionTransformer):
                 return WrappedTransformer(model, adapter, **facts)
     return None
-
-

@@ -119,14 +119,16 @@ def survey_modules(model: nn.Module, image: Tensor, logits: Callable[[Any], Tens
 
     with _counting() as counter, torch.enable_grad(), watch(sites, {name: reader(name) for name in sites}):
         output = logits(model(image))
-    narrow = _bottlenecks(image, output)
+    readers = _bottlenecks(image, output)
     runs = Counter(name for name, *_ in ends)
     tensors: dict[tuple[Any, int], int] = {}
-    seen = [
-        Seen(name, nn.Module if sites[name].place == "input" else type(sites[name].module), shape, tensors.setdefault(place, len(tensors)), work,
-             runs[name] == 1 and place in narrow)
-        for name, shape, place, work in ends
-    ]  # fmt: skip
+    seen = []
+    for name, shape, place, work in ends:
+        enters = sites[name].place == "input"
+        # what enters a module can be changed for that module alone, so it must be the only reader
+        narrow = runs[name] == 1 and place in readers and (readers[place] == 1 or not enters)
+        kind = nn.Module if enters else type(sites[name].module)
+        seen.append(Seen(name, kind, shape, tensors.setdefault(place, len(tensors)), work, narrow))
     return Survey(tuple(seen), counter.get_total_flops(), output.shape[-1])
 
 
@@ -139,8 +141,8 @@ def _counting() -> Iterator[FlopCounterMode]:
         yield stack.enter_context(FlopCounterMode(display=False))
 
 
-def _bottlenecks(image: Tensor, output: Tensor) -> set[tuple[Any, int]]:
-    """Return the places (node, which of its outputs) that every path from the image to the output goes through.
+def _bottlenecks(image: Tensor, output: Tensor) -> dict[tuple[Any, int], int]:
+    """Return the places (node, which of its outputs) that every path from image to output goes through, and their readers.
 
     With autograd's graph laid out so that every edge points forward, a node is on every path exactly when no edge jumps
     over it.
@@ -148,18 +150,17 @@ def _bottlenecks(image: Tensor, output: Tensor) -> set[tuple[Any, int]]:
     order, edges = _paths(image, output)
     position = {node: index for index, node in enumerate(order)}
     begins = [0] * (len(order) + 1)
-    used: dict[Any, set[int]] = {}
+    read: dict[Any, Counter[int]] = {node: Counter() for node in order}
     for later, earlier, number in edges:
-        used.setdefault(earlier, set()).add(number)
+        read[earlier][number] += 1
         begins[position[earlier] + 1] += 1
         begins[position[later]] -= 1
-    found: set[tuple[Any, int]] = set()
+    found: dict[tuple[Any, int], int] = {}
     over = 0
     for node, change in zip(order, begins, strict=False):
         over += change
-        numbers = used.get(node, {0})
-        if over == 0 and len(numbers) == 1:
-            found.add((node, next(iter(numbers))))
+        if over == 0 and len(read[node]) == 1:
+            found |= {(node, number): readers for number, readers in read[node].items()}
     return found
 
 

@@ -17,14 +17,15 @@ from sightline.types import Custom, Logit, PerImage, Target, TextSimilarity
 def resolve_target(target: Any, model: Adapter, images: Tensor) -> Target:
     """Return a target for these images.
 
-    None is each image's predicted class and costs one forward pass; an int is a class for all images; a tensor or list of
-    ints is a class per image; a list of targets is one per image; any other callable maps logits to one number per image.
+    None is each image's predicted class and costs one forward pass; an int is a class for all images; a tensor or
+    list of ints is a class per image; a list of targets is one per image; any other callable maps logits to one
+    number per image.
     """
     if target is None:
         return Logit(tuple(model.check_logits(model.predict(images)).argmax(dim=-1).tolist()))
     if isinstance(target, Tensor | np.ndarray):
         target = target.tolist()
-    if isinstance(target, bool) or isinstance(target, str):
+    if isinstance(target, (bool, str)):
         raise TargetError(f"got {target!r} as a target; a class index, one index per image, or a Target is needed")
     if isinstance(target, int | np.integer):
         return _checked(Logit(int(target)), model, len(images))
@@ -36,7 +37,9 @@ def resolve_target(target: Any, model: Adapter, images: Tensor) -> Target:
         return _checked(target, model, len(images))
     if callable(target):
         return Custom(target)
-    raise TargetError(f"got {type(target).__name__} as a target; a class index, one index per image, or a Target is needed")
+    raise TargetError(
+        f"got {type(target).__name__} as a target; a class index, one index per image, or a Target is needed"
+    )
 
 
 def _one_each(target: Sequence[Any], model: Adapter, images: Tensor) -> Target:

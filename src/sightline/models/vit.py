@@ -193,7 +193,9 @@ class VisionTransformer(Adapter):
         """
         if isinstance(layer, str):
             return next(iter(self.find(layer)))
-        index = self.depth - 1 if layer is None else range(self.depth)[layer] if -self.depth <= layer < self.depth else -1
+        index = (
+            self.depth - 1 if layer is None else range(self.depth)[layer] if -self.depth <= layer < self.depth else -1
+        )
         if index < 0:
             raise SiteError(f"got layer={layer}; {self.name} has blocks 0 to {self.depth - 1}")
         return f"block.{index}.norm1" if f"block.{index}.norm1" in self.sites else f"block.{index}.input"

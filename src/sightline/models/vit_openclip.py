@@ -30,7 +30,6 @@ class OpenClipTransformer(VisionTransformer):
     """open_clip's VisionTransformer, alone or inside a CLIP model. `tokenizer` is open_clip's own unless given."""
 
     prefix = 1
-    num_classes = 0
 
     def __init__(self, model: Any, *, tokenizer: Any = None, **facts: Any) -> None:
         self.tower = getattr(model, "visual", model)
@@ -65,6 +64,10 @@ class OpenClipTransformer(VisionTransformer):
             return "map"
         return "mean" if self.tower.pool_type == "avg" else "cls"
 
+    @cached_property
+    def num_classes(self) -> int:
+        return int(self.tower.output_dim if self.tower.proj is not None else self.tower.ln_post.normalized_shape[0])
+
     def forward(self, images: Tensor) -> Any:
         return self.tower(images)
 
@@ -85,12 +88,16 @@ class OpenClipTimm(WrappedTransformer):
     """A timm transformer inside open_clip's `TimmModel`, alone or as the visual tower of a CLIP model."""
 
     offers = VisionTransformer.offers
-    num_classes = 0
 
     def __init__(self, model: Any, trunk: VisionTransformer, *, tokenizer: Any = None, **facts: Any) -> None:
         self.tower = getattr(model, "visual", model)
         self.tokenizer = tokenizer
         super().__init__(model, trunk, **_facts(self.tower) | facts)
+
+    @cached_property
+    def num_classes(self) -> int | None:
+        linear = [module for module in self.tower.head.modules() if isinstance(module, nn.Linear)]
+        return linear[-1].out_features if linear else self.inner.num_classes
 
     def check_size(self, size: tuple[int, int]) -> None:
         self.inner.check_size(size)

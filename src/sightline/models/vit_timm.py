@@ -1,4 +1,4 @@
-"""timm's vision transformers: VisionTransformer (ViT, DeiT, DeiT-3, DINOv2, CLIP towers, hybrids) and Eva (EVA, EVA-02)."""
+"""timm's transformers: VisionTransformer (ViT, DeiT, DeiT-3, DINOv2, CLIP towers, hybrids) and Eva (EVA, EVA-02)."""
 
 from __future__ import annotations
 
@@ -70,9 +70,10 @@ class TimmVisionTransformer(VisionTransformer):
         # timm copies the flag into every attention; one built with it off writes its softmax out
         with ExitStack() as stack:
             for block in self.blocks:
-                if getattr(block.attention, "fused_attn", True) is False:
-                    stack.callback(setattr, block.attention, "fused_attn", False)
-                    block.attention.fused_attn = True
+                attention: Any = block.attention
+                if getattr(attention, "fused_attn", True) is False:
+                    stack.callback(setattr, attention, "fused_attn", False)
+                    attention.fused_attn = True
             yield
 
     def step(self, tokens: Tensor, index: int, keep: Tensor | None) -> Tensor:

@@ -89,9 +89,9 @@ class TransformersVit(VisionTransformer):
 
     @cached_property
     def num_classes(self) -> int | None:
-        if not self.head.classifier:
-            return 0
-        return getattr(getattr(self.model, self.head.classifier), "out_features", None) or len(self.labels) or None
+        last = getattr(self.model, self.head.classifier or "visual_projection", None)
+        features = None if self.head.classifier else self.trunk.config.hidden_size  # without a head they stand in
+        return getattr(last, "out_features", None) or features or len(self.labels) or None
 
     def check_size(self, size: tuple[int, int]) -> None:
         super().check_size(size)

@@ -18,7 +18,8 @@ def with_class(target: Target, index: int) -> Target:
     if isinstance(target, Logit | Probability | LogProbability):
         return replace(target, index=index)
     raise TargetError(
-        f"a contrast needs a target of one class, and got {type(target).__name__}; give Logit, Probability or LogProbability"
+        f"a contrast needs a target of one class, and got {type(target).__name__}; give Logit, "
+        "Probability or LogProbability"
     )
 
 
@@ -29,8 +30,8 @@ class Against(Wrapper):
 
     .. math:: M = A_c - A_{\text{other}}
 
-    For methods that are linear in the target it is the method on the difference of the two logits; against itself a class
-    gives zero.
+    For methods that are linear in the target it is the method on the difference of the two logits; against itself a
+    class gives zero.
 
     Attributes:
         other: index of the class to contrast with.

@@ -46,8 +46,8 @@ class Plus:
 
     .. math:: M = \sum_{\ell=0}^{L-1} A(f_\ell)(X_\ell)
 
-    where :math:`f_\ell` is the part of the network from block :math:`\ell` on and :math:`X_\ell` what enters it. Methods that
-    yield all start layers from one pass cost no more with it.
+    where :math:`f_\ell` is the part of the network from block :math:`\ell` on and :math:`X_\ell` what enters it.
+    Methods that yield all start layers from one pass cost no more with it.
     """
 
     method: Method

@@ -35,7 +35,9 @@ class Smooth(Wrapper):
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.noise < 0:
-            raise RecipeError(f"got samples={self.samples}, noise={self.noise}; at least one sample, and no negative noise")
+            raise RecipeError(
+                f"got samples={self.samples}, noise={self.noise}; at least one sample, and no negative noise"
+            )
 
     def combine(self, ask: Ask, model: Adapter, images: Tensor, target: Target) -> Attribution:
         total: Tensor | None = None

@@ -28,8 +28,8 @@ def layers_cost(method: Method, model: Adapter) -> Passes:
 class Wrapper(ABC):
     """An operator that may ask its method several times and combines the answers layer by layer.
 
-    A subclass is a frozen dataclass with a field `method`, and says in `combine` what it does with the way of asking it is
-    handed. So the layers survive it: ``plus(rectify(ixg))`` sums rectified layers.
+    A subclass is a frozen dataclass with a field `method`, and says in `combine` what it does with the way of asking
+    it is handed. So the layers survive it: ``plus(rectify(ixg))`` sums rectified layers.
     """
 
     __slots__ = ()
