@@ -20,24 +20,12 @@ from tests import tiny
 
 
 def test_the_public_names_are_these() -> None:
-    public = {name for name in vars(sightline) if not name.startswith("_")}
-    rooms = {
-        "api",
-        "data",
-        "extras",
-        "methods",
-        "metrics",
-        "models",
-        "operators",
-        "perturb",
-        "recipe",
-        "registry",
-        "seeds",
-        "types",
-    }
-    more = {"torchvision_repair", "report", "cli", "bench", "app"}
-    assert public - rooms - more == set(sightline.__all__)
+    assert dir(sightline) == sorted(sightline.__all__)
+    assert all(getattr(sightline, name) is not None for name in sightline.__all__)
     assert list(sightline.__all__) == sorted(sightline.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
+    assert sightline.explain is sightline.api.explain
+    with pytest.raises(AttributeError, match="sightline has no explian"):
+        _ = sightline.explian  # type: ignore[attr-defined]
 
 
 def test_recipe_method_and_text_agree(tiny_vit: nn.Module, images: Tensor) -> None:

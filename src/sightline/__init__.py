@@ -1,29 +1,34 @@
 """sightline explains what a vision model looked at, and says how far that explanation can be trusted.
 
 >>> import sightline
->>> adapter = sightline.load("bundled/shapes-vit")
->>> images = adapter.normalise(torch.rand(1, 3, 64, 64))
->>> sightline.explain(adapter, images, "skip_plus(ixg)").map.shape
+>>> model = sightline.load("bundled/shapes-vit")
+>>> images = model.normalise(torch.rand(1, 3, 64, 64))
+>>> sightline.explain(model, images, "skip_plus(ixg)").map.shape
 torch.Size([1, 8, 8])
+
+Names are fetched when they are first used, so that the command line can answer ``--help`` without loading torch.
 """
 
+from importlib import import_module as _import_module
 from importlib.metadata import version as _version
+from typing import TYPE_CHECKING, Any
 
-from sightline import errors
-from sightline.api import evaluate, explain
-from sightline.models import Adapter, Site, adapt, capture, edit, register_family
-from sightline.models.zoo import load
-from sightline.recipe import parse
-from sightline.registry import METHODS, METRICS, OPERATORS
-from sightline.types import (
-    Attribution,
-    Contrast,
-    Logit,
-    LogProbability,
-    Probability,
-    TextSimilarity,
-    TokenGrid,
-)
+if TYPE_CHECKING:
+    from sightline import errors
+    from sightline.api import evaluate, explain
+    from sightline.models import Adapter, Site, adapt, capture, edit, register_family
+    from sightline.models.zoo import load
+    from sightline.recipe import parse
+    from sightline.registry import METHODS, METRICS, OPERATORS
+    from sightline.types import (
+        Attribution,
+        Contrast,
+        Logit,
+        LogProbability,
+        Probability,
+        TextSimilarity,
+        TokenGrid,
+    )
 
 __version__ = _version("sightline")
 
@@ -50,3 +55,40 @@ __all__ = [
     "parse",
     "register_family",
 ]
+
+_HOMES = {
+    "api": ("evaluate", "explain"),
+    "models": ("Adapter", "Site", "adapt", "capture", "edit", "register_family"),
+    "models.zoo": ("load",),
+    "recipe": ("parse",),
+    "registry": ("METHODS", "METRICS", "OPERATORS"),
+    "types": (
+        "Attribution",
+        "Contrast",
+        "Logit",
+        "LogProbability",
+        "Probability",
+        "TextSimilarity",
+        "TokenGrid",
+    ),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Fetch a public name, or a module of the package, from where it lives."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    home = next((module for module, names in _HOMES.items() if name in names), None)
+    if home is not None:
+        globals()[name] = found = getattr(_import_module(f"sightline.{home}"), name)
+        return found
+    try:
+        return _import_module(f"sightline.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"sightline.{name}":
+            raise
+        raise AttributeError(f"sightline has no {name}; it has {', '.join(__all__)}") from None
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

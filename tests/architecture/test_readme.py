@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -45,9 +46,8 @@ def test_every_make_command_is_a_target(line: str) -> None:
 @pytest.mark.parametrize("line", [line for line in shell_lines() if line.startswith("sightline ")])
 def test_every_sightline_command_exists_with_its_options(line: str) -> None:
     words = shlex.split(line)
-    run = subprocess.run(
-        [sys.executable, "-m", "sightline.cli.main", words[1], "--help"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", "from sightline.cli.main import main; main()", words[1], "--help"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "200"})
     assert run.returncode == 0, run.stderr
     for option in (word for word in words if word.startswith("--")):
         assert option in run.stdout, f"{option} is not an option of sightline {words[1]}"

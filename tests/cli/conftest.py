@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from sightline.cli import console
 from sightline.cli.main import app
 from sightline.data.shapes import Shapes
 
@@ -18,11 +19,12 @@ Type = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in an empty folder, without anyone's settings."""
+    """Run in an empty folder, without anyone's settings, on a terminal that is wide enough."""
     home = tmp_path / "here"
     home.mkdir()
     monkeypatch.chdir(home)
     monkeypatch.delenv("SIGHTLINE_MODEL", raising=False)
+    monkeypatch.setattr(console.out, "width", console.WIDE)
 
 
 @pytest.fixture

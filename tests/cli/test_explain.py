@@ -11,6 +11,7 @@ from PIL import Image
 
 from sightline import api
 from sightline.cli import run as running
+from sightline.data.shapes import CLASSES, Shapes
 
 VIT, CNN = "bundled/shapes-vit", "bundled/shapes-cnn"
 QUICK = ("--metric-step", 1024, "--method", "ixg", "--method", "random")
@@ -27,7 +28,6 @@ def panel(tmp_path_factory):
     from typer.testing import CliRunner
 
     from sightline.cli.main import app
-    from sightline.data.shapes import Shapes
 
     folder = tmp_path_factory.mktemp("panel")
     Image.fromarray(Shapes(seed=5)[0].image).save(folder / "shape.png")
@@ -76,7 +76,7 @@ def test_the_record_says_what_the_model_saw(panel):
     assert chances == sorted(chances, reverse=True)
     assert len(chances) == 5
     assert image["target"] == image["top"][0]["index"]
-    assert image["label"] == image["top"][0]["label"] == "heart"
+    assert image["label"] == image["top"][0]["label"] == CLASSES[Shapes(seed=5)[0].label]
     assert image["probability"] == chances[0]
 
 

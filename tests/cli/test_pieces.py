@@ -179,7 +179,10 @@ def test_a_preprocessing_without_names_shows_what_the_model_was_fed(photograph):
 def test_a_picture_is_neither_tiny_nor_huge():
     model = adapt(lambda images: images)
     assert frame_of(model, Image.new("RGB", (9, 9)), torch.zeros(3, 9, 9)).picture.size == (SMALLEST, SMALLEST)
-    assert frame_of(model, Image.new("RGB", (9, 9)), torch.zeros(3, 900, 300)).picture.size == (LARGEST // 3, LARGEST)
+    assert frame_of(model, Image.new("RGB", (9, 9)), torch.zeros(3, 900, 300)).picture.size == (
+        round(LARGEST / 3),
+        LARGEST,
+    )
 
 
 # ---- the outbox ------------------------------------------------------------------------------------------------
@@ -203,7 +206,7 @@ def test_nothing_arrives_when_it_does_not(tmp_path):
 
     with pytest.raises(ZeroDivisionError):
         interrupted()
-    assert list(tmp_path.rglob("*")) == [tmp_path / "a"]
+    assert list((tmp_path / "a").rglob("*")) == []
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from tests import tiny
 from tests.models.fingerprint import fingerprint
 from torch import Tensor, nn
@@ -314,3 +315,21 @@ def test_attention_on_a_cnn_names_the_methods_that_work(tiny_cnn: nn.Module, ima
         errors.UnsupportedModel, match=r"rollout needs attention maps; Cnn has none\. Methods that work: .*grad_cam"
     ):
         sightline.explain(tiny_cnn, images, "rollout", target=0)
+
+
+def test_gradient_checkpointing_does_not_hide_the_blocks(tiny_vit: nn.Module, images: Tensor) -> None:
+    want = sightline.explain(tiny_vit, images, "gae", target=1).values
+    tiny_vit.set_grad_checkpointing(True)  # type: ignore[operator]
+    assert_close(sightline.explain(tiny_vit, images, "gae", target=1).values, want)
+    assert tiny_vit.grad_checkpointing is True
+
+
+def test_a_head_of_ones_own_tells_the_number_of_classes(tiny_vit: nn.Module, images: Tensor) -> None:
+    tiny_vit.head = nn.Linear(16, 9).double().eval()
+    assert sightline.adapt(tiny_vit).num_classes == 9
+    assert sightline.explain(tiny_vit, images, "ixg", target=8).map.shape == (2, 4, 4)
+
+
+def test_a_model_built_for_another_size_prepares_its_pictures_for_it() -> None:
+    model = timm_model("vit_tiny_patch16_224", depth=1, img_size=64)
+    assert sightline.explain(model, Image.new("RGB", (90, 70), "red"), "rollout", target=1).map.shape == (1, 4, 4)

@@ -19,6 +19,7 @@ def test_the_most_important_pixel_comes_first():
     assert importance_order(maps).tolist() == [[2, 3, 0, 1], [0, 1, 2, 3]]
 
 
+@settings(max_examples=50, deadline=None)
 @given(coarse_maps)
 def test_equal_pixels_keep_their_row_major_order(maps):
     values = maps.flatten().tolist()
@@ -36,6 +37,7 @@ def test_minus_zero_and_zero_are_equal():
     assert importance_order(torch.tensor([[[-0.0, 0.0, -0.0]]])).tolist() == [[0, 1, 2]]
 
 
+@settings(max_examples=50, deadline=None)
 @given(coarse_maps, st.integers(0, 3))
 def test_random_ties_only_move_equal_pixels(maps, seed):
     values = maps.flatten()
@@ -54,12 +56,13 @@ def test_random_ties_depend_on_the_seed_and_the_map_but_not_on_the_batch():
     assert not torch.equal(batch[0], torch.arange(64))
 
 
-@settings(max_examples=25)
+@settings(max_examples=50, deadline=None)
 @given(coarse_maps, st.floats(0.5, 100), st.floats(-10, 10))
 def test_an_increasing_change_of_the_map_keeps_the_order(maps, factor, shift):
     assert_close(importance_order(maps * factor + shift), importance_order(maps))
 
 
+@settings(max_examples=50, deadline=None)
 @given(coarse_maps)
 def test_ranks_are_the_inverse_of_the_order(maps):
     order = importance_order(maps)

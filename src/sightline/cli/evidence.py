@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from rich.table import Table
 from torch import Tensor
 
@@ -37,7 +38,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Caught:
-    """What the maps of a watermarked image say: the mean share of positive attribution on the watermark, by recipe."""
+    """What the maps of watermarked images say: the mean share of positive attribution on the watermark, by recipe."""
 
     fooled: int
     count: int
@@ -57,15 +58,17 @@ def judged(model: Adapter, batch: Batch, recipe: str) -> Judged:
 
 
 def caught(model: Adapter, batch: Batch, recipes: Sequence[str]) -> Caught:
-    """Explain the class that the watermark stands for, on images that carry it and show something else."""
+    """Explain the class of the watermark on the images where it fools the model, or on all where it fools it never."""
     images = model.normalise(batch.images)
-    fooled = int((model.predict(images).argmax(dim=1) == SHORTCUT_CLASS).sum())
+    fooled = model.predict(images).argmax(dim=1) == SHORTCUT_CLASS
+    rows = fooled if fooled.any() else torch.ones_like(fooled)
+    images, marks = images[rows], batch.shortcut[rows]
     shares = {}
     for recipe in recipes:
         attribution = _explain(model, images, recipe, SHORTCUT_CLASS)
-        scores = api.evaluate(model, images, attribution, LOCATED[1], SHORTCUT_CLASS, masks=batch.shortcut)
+        scores = api.evaluate(model, images, attribution, LOCATED[1], SHORTCUT_CLASS, masks=marks)
         shares[recipe] = float(scores[LOCATED[1]].nanmean())
-    return Caught(fooled, len(images), float(batch.shortcut.float().mean()), shares)
+    return Caught(int(fooled.sum()), len(fooled), float(marks.float().mean()), shares)
 
 
 def margins_table(rows: Sequence[Judged], title: str) -> Table:
@@ -89,7 +92,7 @@ def shares_table(found: Sequence[tuple[str, Caught]], title: str) -> Table:
     for name in ("model", "fooled", "map", "on the watermark", "its area", "times its area"):
         table.add_column(name, justify="left" if name in ("model", "map") else "right")
     for model, one in found:
-        for place, (recipe, share) in enumerate(one.shares.items()):
+        for place, (recipe, share) in enumerate(sorted(one.shares.items(), key=lambda pair: -pair[1])):
             first = (model, f"{one.fooled} of {one.count}") if place == 0 else ("", "")
             table.add_row(*first, recipe, percent(share), percent(one.area), f"{share / one.area:.1f} ×")
     return table

@@ -123,3 +123,7 @@ for _name, (_command, _panel, _examples) in COMMANDS.items():
 def main() -> None:
     """Run the command line."""
     app(prog_name="sightline")
+
+
+if __name__ == "__main__":
+    main()

@@ -17,15 +17,15 @@ CONTROLS = ("random", "centre", "sobel")
 ATTENTION = ("gae", "rollout")
 TOKENS = ("skip_plus(ixg)",)
 SPATIAL = ("grad_cam",)  # wherever some layer lies on a grid
-GRADIENT = ("ig(steps=20)",)
-PIXELS = ("ixg", "smooth_grad(samples=10)")  # where there are no tokens to start a gradient at
+PIXELS = ("ixg",)  # where there are no tokens to start at
+GRADIENT = ("smooth_grad(samples=10)", "ig(steps=20)")
 
 
 def choose(model: Adapter) -> list[str]:
     """Return a handful of recipes that suit the model, controls last.
 
     Each is cheap beside its scoring, and together they show what the families disagree on: attention, gradients at the
-    later layers, class activation, a path integral.
+    later layers, class activation, smoothed gradients, a path integral.
     """
     offers = model.offers
     chosen: list[str] = []
@@ -40,7 +40,7 @@ def choose(model: Adapter) -> list[str]:
 
 def short(model: Adapter) -> list[str]:
     """Return the recipes to compare models by: those of the panel that look into the model, none of them slow."""
-    return [recipe for recipe in choose(model) if recipe not in CONTROLS and recipe not in (*GRADIENT, *PIXELS[1:])]
+    return [recipe for recipe in choose(model) if recipe not in CONTROLS and recipe not in GRADIENT]
 
 
 def methods_of(method: Method) -> list[Any]:

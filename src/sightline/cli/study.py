@@ -109,7 +109,59 @@ class Study:
     name: str = ""
 
     @property
-    def _rate(model: Adapter, batch: Tensor, method: Method, target: int, step: int) -> Rated:
+    def price(self) -> float:
+        """What one image costs, in forward passes; an estimate, for the time left."""
+        return sum(self._price(method) for method in self.methods)
+
+    def look(self, image: Image.Image, advance: Advance = lambda amount, text: None) -> Look:
+        """Explain one image with every method and score each map on it; `advance` hears after each what was spent."""
+        batch = api.as_batch(self.model, image)
+        top, aim = self._classes(batch)
+        step = metric_step(batch) if self.step is None else self.step
+        maps, failures = [], []
+        for method in self.methods:
+            try:
+                maps.append(_rate(self.model, batch, method, aim.index, step))
+            except SightlineError as error:
+                failures.append(Failure(text(method), error))
+            advance(self._price(method), text(method))
+        return Look(frame_of(self.model, image, batch[0]), aim, top, ranked(maps), tuple(failures), step)
+
+    def _classes(self, batch: Tensor) -> tuple[tuple[Class, ...], Class]:
+        """Return the likeliest classes, and the one that is explained."""
+        with api.ready(self.model):
+            shares = self.model.check_logits(self.model.predict(batch))[0].float().softmax(dim=-1).tolist()
+        if self.target is not None and self.target >= len(shares):
+            raise TargetError(f"got class {self.target}; {self.model.name} has classes 0 to {len(shares) - 1}")
+        every = [Class(index, self.model.label(index), share) for index, share in enumerate(shares)]
+        top = tuple(sorted(every, key=lambda one: -one.probability)[:TOP])
+        return top, top[0] if self.target is None else every[self.target]
+
+    def _price(self, method: Method) -> float:
+        try:
+            passes = method.cost(self.model)
+        except SightlineError:  # it will say so itself when it is run
+            passes = Passes()
+        return passes.forward + BACKWARD * passes.backward + 2 * STEPS + 1
+
+
+def ranked(maps: Iterable[Rated]) -> tuple[Rated, ...]:
+    """Put the most faithful map first, by insertion minus deletion; maps that say nothing come last, without a rank."""
+    sound: list[Rated] = []
+    silent: list[Rated] = []
+    for rated in maps:
+        (silent if "constant map" in rated.flags or not math.isfinite(rated.ins_del) else sound).append(rated)
+    # a method that only equals a control does not stand before it
+    sound.sort(key=lambda rated: (-rated.ins_del, not rated.control))
+    return (*(replace(rated, rank=place) for place, rated in enumerate(sound, 1)), *silent)
+
+
+def metric_step(batch: Tensor, steps: int = STEPS) -> int:
+    """Return how many pixels change at a time for a curve of this many steps."""
+    return max(1, -(-batch.shape[-1] * batch.shape[-2] // steps))
+
+
+def _rate(model: Adapter, batch: Tensor, method: Method, target: int, step: int) -> Rated:
     """Make one map and measure it."""
     begun = time.perf_counter()
     with warnings.catch_warnings():

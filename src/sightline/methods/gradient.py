@@ -59,7 +59,8 @@ def reduce_channels(values: Tensor, how: Reduction | None, at: str) -> Tensor:
         case "sum":
             return values.sum(dim=-1)
         case "norm":
-            return torch.linalg.vector_norm(values, dim=-1)
+            length: Tensor = torch.linalg.vector_norm(values, dim=-1)
+            return length
         case "abs_sum":
             return values.abs().sum(dim=-1)
         case _:

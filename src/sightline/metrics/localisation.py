@@ -147,7 +147,7 @@ def average_precision(scores: Tensor, positive: Tensor, counted: Tensor | None =
     ordered, order = scores.masked_fill(~counted, LOWEST).sort(dim=1, descending=True)
     hits = (positive & counted).gather(1, order).double()
     found = hits.cumsum(dim=1)
-    precision = found / counted.gather(1, order).double().cumsum(dim=1).clamp(min=1)
+    precision = found / torch.arange(1, scores.shape[1] + 1, device=scores.device)  # what does not count comes last
     return (hits * precision.gather(1, _last_of_equals(ordered))).sum(dim=1) / found[:, -1]  # 0 / 0 is NaN
 
 

@@ -146,18 +146,29 @@ class Adapter(ABC):
     @contextmanager
     def capture(self, *patterns: str, gradient: bool = False) -> Iterator[Mapping[str, Tensor]]:
         """Record the matching sites while the model runs once; see `capture`."""
-        with self.interceptable(), capture(self.find(*patterns), gradient=gradient) as seen:
+        with self._watchable(), capture(self.find(*patterns), gradient=gradient) as seen:
             yield seen
 
     @contextmanager
     def edit(self, changes: Mapping[str, Change | Tensor]) -> Iterator[None]:
         """Change what passes through the named sites while the model runs; see `edit`."""
-        with self.interceptable(), edit(self.find(*changes), changes):
+        with self._watchable(), edit(self.find(*changes), changes):
             yield
 
     def interceptable(self) -> AbstractContextManager[None]:
         """Make attention go through scaled_dot_product_attention, where it can be seen; restored afterwards."""
         return nullcontext()
+
+    @contextmanager
+    def _watchable(self) -> Iterator[None]:
+        """Make every site run exactly once: seen where it attends, and not run again by gradient checkpointing."""
+        checkpointed = [module for module in self.modules if getattr(module, "grad_checkpointing", False) is True]
+        with ExitStack() as stack:
+            for module in checkpointed:
+                stack.callback(setattr, module, "grad_checkpointing", True)
+                setattr(module, "grad_checkpointing", False)
+            stack.enter_context(self.interceptable())
+            yield
 
     # ---- facts -------------------------------------------------------------------------------------------------
 

@@ -146,8 +146,8 @@ class GenericConvolutional(Convolutional):
 
     @cached_property
     def _maps(self) -> tuple[Seen, ...]:
-        """The ends that everything passes through and that are maps of more than one cell."""
-        narrow = [end for end in self._structure.ends if end.bottleneck and len(end.shape) == 4]
+        """What everything passes through that is a map of more than one cell, and no longer the image."""
+        narrow = [end for end in self._structure.ends if end.bottleneck and len(end.shape) == 4 and end.work]
         left = {end.tensor for end in narrow if end.module is not nn.Module}
         # what enters a module needs a name only where no module left it
         named = [end for end in narrow if end.module is not nn.Module or end.tensor not in left]

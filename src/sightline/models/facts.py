@@ -33,6 +33,9 @@ def timm_facts(model: nn.Module) -> dict[str, Any]:
     """Read a timm model's own preprocessing and, where it names them or they are ImageNet's, its class names."""
     data = require("timm.data", extra="timm")
     config = data.resolve_model_data_config(model)
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    if size is not None and not getattr(model, "dynamic_img_size", False):
+        config["input_size"] = (3, *size)  # a transformer built for another size than its description's
     described: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
     found: dict[str, Any] = {
         "name": described.get("architecture", ""),

@@ -19,7 +19,7 @@ from sightline.errors import SightlineError, UnsupportedModel, WeightsError
 from sightline.extras import require
 
 T = TypeVar("T")
-PATIENCE = 5.0  # seconds until a host that does not answer is given up
+PATIENCE = 8.0  # seconds until a host that does not answer is given up
 
 
 def reachable(url: str, seconds: float = PATIENCE) -> bool:
@@ -48,15 +48,23 @@ def _connects(address: tuple[str, int], seconds: float) -> bool:
     return True
 
 
-def fetched(model_id: str, url: str, build: Callable[[], T]) -> T:
+def fetched(model_id: str, url: str, build: Callable[[], T], *, instead: str, kept: bool = True) -> T:
     """Build a model whose weights come from a hub, and turn whatever goes wrong into one sentence.
 
     Args:
         model_id: what the user asked for.
         url: an address on the hub.
         build: makes the model; may download, may find everything in the hub's cache.
+        instead: an id that does without the hub, for the user who has no network.
+        kept: False when it is certain that the cache does not hold the weights.
     """
     online = reachable(url)
+    absent = (
+        f"the weights of {model_id} are not on this machine and {urlsplit(url).hostname} cannot be reached; "
+        f"give a local copy as {instead}, or pretrained=False for random weights"
+    )
+    if not online and not kept:
+        raise WeightsError(absent)
     try:
         with nullcontext() if online else _offline():
             return build()
@@ -65,12 +73,8 @@ def fetched(model_id: str, url: str, build: Callable[[], T]) -> T:
     except TypeError as error:
         raise UnsupportedModel(f"{model_id} cannot be built this way: {_first_line(error)}") from error
     except Exception as error:
-        if online:
-            raise WeightsError(f"the weights of {model_id} cannot be loaded: {_first_line(error)}") from error
-        raise WeightsError(
-            f"the weights of {model_id} are not on this machine and {urlsplit(url).hostname} cannot be reached; "
-            "give a local file as file:PATH.safetensors@timm/NAME, or pretrained=False for random weights"
-        ) from error
+        failed = f"the weights of {model_id} cannot be loaded: {_first_line(error)}"
+        raise WeightsError(failed if online else absent) from error
 
 
 def built(model_id: str, build: Callable[[], T]) -> T:

@@ -29,8 +29,12 @@ def timm_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
     def build() -> nn.Module:
         return timm.create_model(name, pretrained=pretrained, **options)  # type: ignore[no-any-return]
 
-    model = fetched(f"timm/{name}", huggingface(), build) if pretrained else built(f"timm/{name}", build)
-    return adapt(model.eval(), name=f"timm/{name}")
+    model_id = f"timm/{name}"
+    if pretrained:
+        model = fetched(model_id, huggingface(), build, instead=f"file:PATH.safetensors@timm/{base}")
+    else:
+        model = built(model_id, build)
+    return adapt(model.eval(), name=model_id)
 
 
 def torchvision_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
@@ -47,13 +51,16 @@ def torchvision_model(name: str, pretrained: bool, options: dict[str, Any]) -> A
     def build() -> nn.Module:
         return models.get_model(name, weights=entry if pretrained else None, **options)  # type: ignore[no-any-return]
 
+    model_id = f"torchvision/{name}"
     cached = Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(entry.url).path).name).is_file()
-    far = pretrained and not cached
-    model = fetched(f"torchvision/{name}", entry.url, build) if far else built(f"torchvision/{name}", build)
+    if pretrained and not cached:
+        model = fetched(model_id, entry.url, build, instead=f"file:PATH.safetensors@{model_id}", kept=False)
+    else:
+        model = built(model_id, build)
     facts = weights_facts(entry)
     if options.get("num_classes", len(facts["labels"])) != len(facts["labels"]):
         facts["labels"] = ()
-    return adapt(model.eval(), name=f"torchvision/{name}", **facts)
+    return adapt(model.eval(), name=model_id, **facts)
 
 
 def hf_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
@@ -68,19 +75,19 @@ def hf_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
         make = model.from_pretrained(name, **options) if pretrained else model.from_config(config, **options)
         return make, processor.from_pretrained(name)
 
-    model, processor = fetched(f"hf/{name}", huggingface(), build)
+    model, processor = fetched(f"hf/{name}", huggingface(), build, instead="hf/FOLDER")
     adapter = adapt(model.eval(), **transformers_facts(model, processor) | {"name": f"hf/{name}"})
     return _reading(adapter, getattr(processor, "tokenizer", None))
 
 
 def openclip_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
-    """Build ``openclip/NAME:TAG``; its output is the image embedding until it is given classes."""
+    """Build ``openclip/NAME:TAG``, or with a file in the place of the tag; its output is the image embedding."""
     open_clip = require("open_clip", extra="clip")
     base, _, tag = name.partition(":")
     if base not in (known := open_clip.list_models()):
         raise UnsupportedModel(_unknown("openclip", base, known))
     tags = open_clip.list_pretrained_tags_by_model(base)
-    if pretrained and tag not in tags:
+    if pretrained and tag not in tags and not Path(tag).is_file():
         raise WeightsError(f"got openclip/{name}; write openclip/{base}:TAG, with one of the tags {_few(tags)}")
 
     def build() -> tuple[Any, Any, Any]:
@@ -90,9 +97,13 @@ def openclip_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adap
         words = open_clip.get_model_config(base).get("text_cfg", {}).get("hf_tokenizer_name")
         return model, preprocess, open_clip.get_tokenizer(base) if words else None
 
-    make = fetched(f"openclip/{name}", huggingface(), build) if pretrained else built(f"openclip/{name}", build)
-    model, preprocess, tokenizer = make
-    return _reading(adapt(model.eval(), name=f"openclip/{name}", preprocess=preprocess), tokenizer)
+    model_id = f"openclip/{name}"
+    if pretrained:
+        made = fetched(model_id, huggingface(), build, instead=f"openclip/{base}:FILE.safetensors")
+    else:
+        made = built(model_id, build)
+    model, preprocess, tokenizer = made
+    return _reading(adapt(model.eval(), name=model_id, preprocess=preprocess), tokenizer)
 
 
 def _reading(adapter: Adapter, tokenizer: Any) -> Adapter:

@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -106,30 +107,35 @@ def survey_modules(model: nn.Module, image: Tensor, logits: Callable[[Any], Tens
     """Run a model on one image, and measure where each module ends, each convolution and each pool begins."""
     sites = module_sites(model)
     image = image.requires_grad_()
-    ends: list[tuple[str, tuple[int, ...], tuple[Any, int], int]] = []
+    tensors: dict[Any, int] = {}
+    ends: list[tuple[str, tuple[int, ...], int, Any, int]] = []
 
     def reader(name: str) -> Change:
         def read(value: Tensor) -> Tensor:
-            if isinstance(value, Tensor):  # a module may return anything
-                # its place in the graph is noted now: a later step that writes in place would move the tensor on
-                ends.append((name, tuple(value.shape), (value.grad_fn, value.output_nr), counter.get_total_flops()))
-            return value
+            if not isinstance(value, Tensor) or not value.requires_grad:  # a module may return anything
+                return value
+            number = tensors.setdefault((value.grad_fn, value.output_nr), len(tensors))
+            # a copy goes on: who reads it is who would read what an edit puts in its place here
+            handed = value.clone()
+            tensors[handed.grad_fn, 0] = number
+            ends.append((name, tuple(value.shape), number, handed.grad_fn, counter.get_total_flops()))
+            return handed
 
         return read
 
     with _counting() as counter, torch.enable_grad(), watch(sites, {name: reader(name) for name in sites}):
         output = logits(model(image))
-    readers = _bottlenecks(image, output)
+    narrow = _bottlenecks(image, output)
     runs = Counter(name for name, *_ in ends)
-    tensors: dict[tuple[Any, int], int] = {}
-    seen = []
-    for name, shape, place, work in ends:
-        enters = sites[name].place == "input"
-        # what enters a module can be changed for that module alone, so it must be the only reader
-        narrow = runs[name] == 1 and place in readers and (readers[place] == 1 or not enters)
-        kind = nn.Module if enters else type(sites[name].module)
-        seen.append(Seen(name, kind, shape, tensors.setdefault(place, len(tensors)), work, narrow))
+    seen = [
+        Seen(name, _kind(sites[name]), shape, number, work, runs[name] == 1 and node in narrow)
+        for name, shape, number, node, work in ends
+    ]
     return Survey(tuple(seen), counter.get_total_flops(), output.shape[-1])
+
+
+def _kind(site: Site) -> type[nn.Module]:
+    return nn.Module if site.place == "input" else type(site.module)
 
 
 @contextmanager
@@ -141,30 +147,21 @@ def _counting() -> Iterator[FlopCounterMode]:
         yield stack.enter_context(FlopCounterMode(display=False))
 
 
-def _bottlenecks(image: Tensor, output: Tensor) -> dict[tuple[Any, int], int]:
-    """Return the places (node, which of its outputs) that every path from image to output goes through, and their readers.
+def _bottlenecks(image: Tensor, output: Tensor) -> set[Any]:
+    """Return the nodes of autograd's graph that every path from the image to the output goes through.
 
-    With autograd's graph laid out so that every edge points forward, a node is on every path exactly when no edge jumps
-    over it.
+    With the graph laid out so that every edge points forward, a node is on every path when no edge jumps over it.
     """
     order, edges = _paths(image, output)
     position = {node: index for index, node in enumerate(order)}
-    begins = [0] * (len(order) + 1)
-    read: dict[Any, Counter[int]] = {node: Counter() for node in order}
-    for later, earlier, number in edges:
-        read[earlier][number] += 1
-        begins[position[earlier] + 1] += 1
-        begins[position[later]] -= 1
-    found: dict[tuple[Any, int], int] = {}
-    over = 0
-    for node, change in zip(order, begins, strict=False):
-        over += change
-        if over == 0 and len(read[node]) == 1:
-            found |= {(node, number): readers for number, readers in read[node].items()}
-    return found
+    jumps = [0] * (len(order) + 1)
+    for earlier, later in edges:
+        jumps[position[earlier] + 1] += 1
+        jumps[position[later]] -= 1
+    return {node for node, over in zip(order, accumulate(jumps), strict=False) if over == 0}
 
 
-def _paths(image: Tensor, output: Tensor) -> tuple[list[Any], list[tuple[Any, Any, int]]]:
+def _paths(image: Tensor, output: Tensor) -> tuple[list[Any], list[tuple[Any, Any]]]:
     """Return the graph's nodes on paths from the image to the output, earliest first, and the edges among them."""
     leads: dict[Any, bool] = {}  # does it lead back to the image?
     order: list[Any] = []
@@ -180,9 +177,7 @@ def _paths(image: Tensor, output: Tensor) -> tuple[list[Any], list[tuple[Any, An
             leads[node] = getattr(node, "variable", None) is image
             stack.append((node, True))
             stack.extend((before, False) for before, _ in node.next_functions)
-    edges = [
-        (node, before, number) for node in order for before, number in node.next_functions if leads.get(before, False)
-    ]
+    edges = [(before, node) for node in order for before, _ in node.next_functions if leads.get(before, False)]
     return order, edges
 
 

