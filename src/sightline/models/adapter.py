@@ -162,11 +162,13 @@ class Adapter(ABC):
     @contextmanager
     def _watchable(self) -> Iterator[None]:
         """Make every site run exactly once: seen where it attends, and not run again by gradient checkpointing."""
-        checkpointed = [module for module in self.modules if getattr(module, "grad_checkpointing", False) is True]
+        checkpointed: list[Any] = [
+            module for module in self.modules if getattr(module, "grad_checkpointing", False) is True
+        ]
         with ExitStack() as stack:
             for module in checkpointed:
                 stack.callback(setattr, module, "grad_checkpointing", True)
-                setattr(module, "grad_checkpointing", False)
+                module.grad_checkpointing = False
             stack.enter_context(self.interceptable())
             yield
 
