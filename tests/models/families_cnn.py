@@ -114,7 +114,9 @@ def timm_named(name: str, **options: Any) -> Callable[[], nn.Module]:
 
 def timm_resnet() -> nn.Module:
     module = _timm("resnet")
-    return module.ResNet(module.Bottleneck, (1, 1, 2, 1), num_classes=CLASSES, channels=(8, 12, 16, 20), stem_type="deep")
+    return module.ResNet(
+        module.Bottleneck, (1, 1, 2, 1), num_classes=CLASSES, channels=(8, 12, 16, 20), stem_type="deep"
+    )
 
 
 def timm_densenet() -> nn.Module:

@@ -5,6 +5,7 @@ Nothing here imports torch: a command fetches what it needs when it runs, so tha
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -122,6 +123,8 @@ for _name, (_command, _panel, _examples) in COMMANDS.items():
 
 def main() -> None:
     """Run the command line."""
+    # Threads that wait without spinning: beside other work on a machine, spinning made the demo ten times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     app(prog_name="sightline")
 
 

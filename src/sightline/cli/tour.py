@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from PIL import Image
 from rich.text import Text
 
@@ -30,15 +32,27 @@ SHOWN = 2  # images of each kind on a page
 
 def tour(out: Path, count: int) -> bool:
     """Show everything, say where the pages are, and return whether all went well."""
-    models = {name: open_model(name) for name in MODELS}
-    _show_evidence(models, count)
-    _show_shortcut(models, count)
-    names = _write_shapes(out / "images")
-    done = [_page(names, model, out / model.partition("/")[2]) for model in MODELS]
+    with _one_thread():
+        models = {name: open_model(name) for name in MODELS}
+        _show_evidence(models, count)
+        _show_shortcut(models, count)
+        names = _write_shapes(out / "images")
+        done = [_page(names, model, out / model.partition("/")[2]) for model in MODELS]
     photographs = _write_photographs(out / "images")
     if photographs:
         done.append(_page(photographs, PHOTO_MODEL, out / "photographs"))
     return all(done)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Run the small models on one thread: more would spend their time waiting for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _show_evidence(models: dict[str, Adapter], count: int) -> None:

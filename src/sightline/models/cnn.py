@@ -23,7 +23,16 @@ from sightline.errors import InputError, SiteError
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site
 from sightline.models.passes import spend
-from sightline.models.shadow import Size, Stretch, Survey, keeps_channels_last, shadow, survey_modules, survey_steps
+from sightline.models.shadow import (
+    Size,
+    Stretch,
+    Survey,
+    keeps_channels_last,
+    module_sites,
+    shadow,
+    survey_modules,
+    survey_steps,
+)
 from sightline.models.steps import Plan
 from sightline.registry import unknown
 from sightline.types import Target, TokenGrid
@@ -142,7 +151,7 @@ class Convolutional(Adapter):
     @cached_property
     def sites(self) -> Mapping[str, Site]:
         """The output of every module. Running concatenations of dense layers are cuts, but no sites."""
-        return {name: Site(module) for name, module in self.model.named_modules() if name}
+        return module_sites(self.model)
 
     def _unknown(self, name: str, kind: str, known: Sequence[str]) -> str:
         return unknown(name, kind, list(known)).replace(f"see `sightline list {kind}s`", f"take {self.cam_layer!r}")
@@ -188,6 +197,8 @@ class Stepwise(Convolutional):
         self.steps = built.steps
         self._layers = built.layers
         self._position = {step.name: index for index, step in enumerate(self.steps) if step.cut}
+        if absent := set(self._layers) - set(self._position):
+            raise SiteError(f"the plan of {self.name} has no step for {', '.join(sorted(absent))}; mend the plan")
 
     @property
     def cuts(self) -> tuple[str, ...]:
@@ -205,6 +216,7 @@ class Stepwise(Convolutional):
         super().check_size(size)
         if size != self.usual_size:
             self._stretches(size)  # says in one sentence why a size will not do
+        self._size = size
 
     def trunk(self, images: Tensor, site: str) -> Tensor:
         position = self._at(site)

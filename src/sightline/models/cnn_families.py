@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sightline.errors import SiteError
 from sightline.models import hierarchical
 from sightline.models.cnn import Stepwise
 from sightline.models.facts import ancestor, timm_facts, torchvision_facts
@@ -228,8 +229,8 @@ def recognise(model: nn.Module, facts: dict[str, Any]) -> Stepwise | None:
         told = timm_facts(model) if package.startswith("timm") else torchvision_facts(model)
         try:
             return Stepwise(model, plan, **hierarchical.sizes(model) | told | facts)
-        except (AttributeError, IndexError):  # somebody took parts out: the generic adapter makes no assumptions
-            return None
+        except (AttributeError, IndexError, SiteError):
+            return None  # somebody took parts out; the generic adapter reads what is there
     return None
 
 

@@ -20,7 +20,7 @@ from sightline.models.cnn import Convolutional
 from sightline.models.facts import timm_facts, torchvision_facts, transformers_facts
 from sightline.models.hierarchical import sizes
 from sightline.models.passes import spend
-from sightline.models.shadow import CONVOLUTIONS, Seen, Size, Survey, keeps_channels_last, module_sites
+from sightline.models.shadow import CONVOLUTIONS, Seen, Size, Survey, keeps_channels_last, map_sites
 
 SIZES = (224, 32, 64, 28, 96, 128, 256, 299, 384, 512)  # tried in turn where nobody says what a model needs
 WEIGHTS = (*CONVOLUTIONS, nn.Linear)
@@ -61,7 +61,7 @@ class GenericConvolutional(Convolutional):
     @cached_property
     def sites(self) -> Mapping[str, Site]:
         """The output of every module, and the input of every convolution and pool."""
-        return module_sites(self.model)
+        return map_sites(self.model)
 
     @cached_property
     def num_classes(self) -> int | None:
@@ -73,8 +73,8 @@ class GenericConvolutional(Convolutional):
         self._size = size
 
     def trunk(self, images: Tensor, site: str) -> Tensor:
-        self._check(site)
         self._notice(images)
+        self._check(site)
         found: list[Tensor] = []
 
         def stop(value: Tensor) -> Tensor:
@@ -117,8 +117,8 @@ class GenericConvolutional(Convolutional):
         return bool(known["follows", site])
 
     def share(self, site: str) -> float:
-        self._structure  # noqa: B018 — settles on a size
-        survey = self._survey(self._size)
+        base = self._base  # asked first: it settles on a size where no image has been seen
+        survey = self._survey(self._size or base)
         works = [end.work for end in survey.ends if end.name == site]
         return works[0] / (survey.work or 1) if works else 0.0
 
@@ -128,18 +128,22 @@ class GenericConvolutional(Convolutional):
         return (shape[0], shape[3], shape[1], shape[2]) if self.channels_last(site) else shape
 
     def channels_last(self, site: str) -> bool:
-        return any(end.name == site and keeps_channels_last(end.shape, self._size) for end in self._structure.ends)
+        return any(end.name == site and keeps_channels_last(end.shape, self._base) for end in self._structure.ends)
+
+    @property
+    def _structure(self) -> Survey:
+        return self._survey(self._base)
 
     @cached_property
-    def _structure(self) -> Survey:
-        """The survey for the first image size that the model takes."""
+    def _base(self) -> Size:
+        """The first image size that the model takes: the structure is read off at that size."""
         for size in (self._size, *((side, side) for side in SIZES)):
             try:
-                found = self._survey(size)
+                self._survey(size)
             except InputError:
                 continue
             self._size = size
-            return found
+            return size
         raise InputError(
             f"cannot tell which image size {self.name} needs; say it with adapt(model, input_size=(height, width))"
         )
@@ -185,11 +189,11 @@ class GenericConvolutional(Convolutional):
 
     def _is_map(self, height: int, width: int) -> bool:
         """Tell a feature map from other tensors of four axes: it has several cells, and lies as the image does."""
-        return max(height, width) > 1 and abs(height * self._size[1] / self._size[0] - width) < 1.5
+        return max(height, width) > 1 and abs(height * self._base[1] / self._base[0] - width) < 1.5
 
     def _spatial(self, end: Seen) -> Size:
         shape = end.shape
-        return (shape[1], shape[2]) if keeps_channels_last(shape, self._size) else (shape[2], shape[3])
+        return (shape[1], shape[2]) if keeps_channels_last(shape, self._base) else (shape[2], shape[3])
 
     def _check(self, site: str) -> None:
         if site not in self.cuts:

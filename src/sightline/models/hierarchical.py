@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from sightline.models.facts import is_a
 from sightline.models.steps import Plan, Step, each, head, same, step
 
 
@@ -55,10 +56,14 @@ def timm_maxxvit(model: Any) -> Plan:
 
 
 def sizes(model: Any) -> dict[str, Any]:
-    """Say which image size a model was made for, and whether it takes no other."""
+    """Say which image size a timm model was made for, and whether it takes no other."""
     embed: Any = getattr(model, "patch_embed", None)
     if getattr(embed, "strict_img_size", False) and getattr(embed, "img_size", None):
         return {"input_size": tuple(map(int, embed.img_size))}
+    if is_a(model, "timm.models", "MaxxVit"):  # its last attention window is the whole map
+        windows = [part.window_size for part in model.stages.modules() if hasattr(part, "window_size")]
+        if windows:
+            return {"usual_size": tuple(int(cells) * model.feature_info[-1]["reduction"] for cells in windows[-1])}
     config = getattr(model, "pretrained_cfg", None) or {}
     size = config.get("input_size", (3, 224, 224))
     return {"usual_size": (int(size[-2]), int(size[-1]))}

@@ -78,10 +78,10 @@ def fetched(model_id: str, url: str, build: Callable[[], T], *, instead: str, ke
 
 
 def built(model_id: str, build: Callable[[], T]) -> T:
-    """Build a model that needs nothing from anywhere."""
+    """Build a model that needs nothing from a hub."""
     try:
         return build()
-    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+    except (TypeError, ValueError, RuntimeError, AssertionError, OSError) as error:
         raise UnsupportedModel(f"{model_id} cannot be built this way: {_first_line(error)}") from error
 
 

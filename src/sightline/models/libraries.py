@@ -64,7 +64,7 @@ def torchvision_model(name: str, pretrained: bool, options: dict[str, Any]) -> A
 
 
 def hf_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
-    """Build ``hf/OWNER/NAME``: an image classifier, or a CLIP model with its tokenizer."""
+    """Build ``hf/OWNER/NAME``, or from a folder: an image classifier, or a CLIP model with its tokenizer."""
     transformers = require("transformers", extra="hf")
 
     def build() -> tuple[Any, Any]:
@@ -75,8 +75,12 @@ def hf_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
         make = model.from_pretrained(name, **options) if pretrained else model.from_config(config, **options)
         return make, processor.from_pretrained(name)
 
-    model, processor = fetched(f"hf/{name}", huggingface(), build, instead="hf/FOLDER")
-    adapter = adapt(model.eval(), **transformers_facts(model, processor) | {"name": f"hf/{name}"})
+    model_id = f"hf/{name}"
+    if Path(name).is_dir():
+        model, processor = built(model_id, build)
+    else:
+        model, processor = fetched(model_id, huggingface(), build, instead="hf/FOLDER")
+    adapter = adapt(model.eval(), **transformers_facts(model, processor) | {"name": model_id})
     return _reading(adapter, getattr(processor, "tokenizer", None))
 
 
@@ -87,7 +91,8 @@ def openclip_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adap
     if base not in (known := open_clip.list_models()):
         raise UnsupportedModel(_unknown("openclip", base, known))
     tags = open_clip.list_pretrained_tags_by_model(base)
-    if pretrained and tag not in tags and not Path(tag).is_file():
+    local = Path(tag).is_file()
+    if pretrained and tag not in tags and not local:
         raise WeightsError(f"got openclip/{name}; write openclip/{base}:TAG, with one of the tags {_few(tags)}")
 
     def build() -> tuple[Any, Any, Any]:
@@ -98,7 +103,7 @@ def openclip_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adap
         return model, preprocess, open_clip.get_tokenizer(base) if words else None
 
     model_id = f"openclip/{name}"
-    if pretrained:
+    if pretrained and not local:
         made = fetched(model_id, huggingface(), build, instead=f"openclip/{base}:FILE.safetensors")
     else:
         made = built(model_id, build)

@@ -37,7 +37,12 @@ def shadow(model: nn.Module) -> nn.Module:
         for name, value in vars(module).items():
             if "_hooks" in name and isinstance(value, dict):
                 memo[id(value)] = OrderedDict()
-    return copy.deepcopy(model, memo).eval()
+    copied = copy.deepcopy(model, memo).eval()
+    for module in copied.modules():
+        for flag in ("grad_checkpointing", "gradient_checkpointing"):
+            if getattr(module, flag, False) is True:
+                setattr(module, flag, False)  # what is checkpointed runs out of sight
+    return copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +94,28 @@ class Survey:
 
 
 def module_sites(model: nn.Module) -> dict[str, Site]:
-    """Return every module's output as a site, and what enters each convolution and each pool.
+    """Return the output of every module that can run, by name."""
+    idle = nn.Module.forward  # of mere lists of modules
+    return {name: Site(part) for name, part in model.named_modules() if name and type(part).forward is not idle}
+
+
+def map_sites(model: nn.Module) -> dict[str, Site]:
+    """Return the output of every module as a site, and what enters each convolution and each pool.
 
     A rectifier that is a function, or a module used again and again, has no output of its own to watch; the map it
     leaves is met again where the next convolution or the pool begins.
     """
     found: dict[str, Site] = {}
-    for name, module in model.named_modules():
-        if name and isinstance(module, CONVOLUTIONS + POOLS):
-            found[f"{name}.input"] = Site(module, "input")
-        if name:
-            found[name] = Site(module)
+    for name, site in module_sites(model).items():
+        if isinstance(site.module, CONVOLUTIONS + POOLS):
+            found[f"{name}.input"] = Site(site.module, "input")
+        found[name] = site
     return found
 
 
 def survey_modules(model: nn.Module, image: Tensor, logits: Callable[[Any], Tensor]) -> Survey:
     """Run a model on one image, and measure where each module ends, each convolution and each pool begins."""
-    sites = module_sites(model)
+    sites = map_sites(model)
     image = image.requires_grad_()
     tensors: dict[Any, int] = {}
     ends: list[tuple[str, tuple[int, ...], int, Any, int]] = []

@@ -53,13 +53,14 @@ def same(name: str, **marks: Any) -> Step:
 
 
 def each(name: str, module: nn.Module, **marks: Any) -> Iterator[Step]:
-    """Run the children of a sequence one by one; then the activation has the sequence's name too."""
+    """Run the children of a sequence one by one; then, if it is a module that runs, the activation has its name too."""
     if not isinstance(module, nn.ModuleList) and type(module).forward is not nn.Sequential.forward:
         yield step(name, module, **marks)  # somebody's own module in the place of a sequence
         return
     for child, part in module.named_children():
         yield step(f"{name}.{child}", part, **marks)
-    yield same(name, channels_last=marks.get("channels_last", False))
+    if not isinstance(module, nn.ModuleList):
+        yield same(name, channels_last=marks.get("channels_last", False))
 
 
 def head(run: Run, *parts: nn.Module) -> Step:
