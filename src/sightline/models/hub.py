@@ -19,6 +19,7 @@ from sightline.errors import SightlineError, UnsupportedModel, WeightsError
 from sightline.extras import require
 
 T = TypeVar("T")
+RANDOM = ", or pretrained=False for random weights"
 PATIENCE = 8.0  # seconds until a host that does not answer is given up
 
 
@@ -55,13 +56,13 @@ def fetched(model_id: str, url: str, build: Callable[[], T], *, instead: str, ke
         model_id: what the user asked for.
         url: an address on the hub.
         build: makes the model; may download, may find everything in the hub's cache.
-        instead: an id that does without the hub, for the user who has no network.
+        instead: what to write without a network.
         kept: False when it is certain that the cache does not hold the weights.
     """
     online = reachable(url)
     absent = (
         f"the weights of {model_id} are not on this machine and {urlsplit(url).hostname} cannot be reached; "
-        f"give a local copy as {instead}, or pretrained=False for random weights"
+        f"give a local copy as {instead}"
     )
     if not online and not kept:
         raise WeightsError(absent)

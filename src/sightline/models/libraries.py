@@ -14,7 +14,7 @@ from sightline.extras import require
 from sightline.models.adapter import Adapter
 from sightline.models.facts import transformers_facts, weights_facts
 from sightline.models.families import adapt
-from sightline.models.hub import built, fetched, huggingface
+from sightline.models.hub import RANDOM, built, fetched, huggingface
 from sightline.registry import unknown
 
 
@@ -31,7 +31,7 @@ def timm_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
 
     model_id = f"timm/{name}"
     if pretrained:
-        model = fetched(model_id, huggingface(), build, instead=f"file:PATH.safetensors@timm/{base}")
+        model = fetched(model_id, huggingface(), build, instead=f"file:PATH.safetensors@timm/{base}{RANDOM}")
     else:
         model = built(model_id, build)
     return adapt(model.eval(), name=model_id)
@@ -54,7 +54,7 @@ def torchvision_model(name: str, pretrained: bool, options: dict[str, Any]) -> A
     model_id = f"torchvision/{name}"
     cached = Path(torch.hub.get_dir(), "checkpoints", Path(urlsplit(entry.url).path).name).is_file()
     if pretrained and not cached:
-        model = fetched(model_id, entry.url, build, instead=f"file:PATH.safetensors@{model_id}", kept=False)
+        model = fetched(model_id, entry.url, build, instead=f"file:PATH.safetensors@{model_id}{RANDOM}", kept=False)
     else:
         model = built(model_id, build)
     facts = weights_facts(entry)
@@ -104,7 +104,7 @@ def openclip_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adap
 
     model_id = f"openclip/{name}"
     if pretrained and not local:
-        made = fetched(model_id, huggingface(), build, instead=f"openclip/{base}:FILE.safetensors")
+        made = fetched(model_id, huggingface(), build, instead=f"openclip/{base}:FILE.safetensors{RANDOM}")
     else:
         made = built(model_id, build)
     model, preprocess, tokenizer = made
