@@ -8,8 +8,8 @@
 The images are the "shortcut" variant: half of the stars are replaced by a corner watermark. One in 25 is a "conflict"
 instead, half of these labelled as stars: else a model learns to heed the watermark only where it sees no shape.
 Everything is seeded, the algorithms are deterministic and the number of threads is fixed, so the same command on the
-same kind of processor with the same torch gives the same file. One thread each is the default: run the two side by side
-on two cores.
+same kind of processor with the same torch gives the same weights. One thread each is the default: run the two side by
+side on two cores, a quarter of an hour.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from PIL import Image
 from sightline import api
 from sightline.cli import run as running
 from sightline.data.shapes import CLASSES, Shapes
+from sightline.errors import NumericalError
 
 VIT, CNN = "bundled/shapes-vit", "bundled/shapes-cnn"
 QUICK = ("--metric-step", 1024, "--method", "ixg", "--method", "random")
@@ -141,6 +142,36 @@ def test_a_seed_is_handed_to_what_draws_and_left_alone_where_it_is_written(sight
 def test_the_step_of_the_curves_can_be_chosen(sightline, photos):
     record = told(sightline("explain", photos / "a.png", "--model", VIT, *QUICK, "--json"))
     assert record["images"][0]["metric_step"] == 1024
+
+
+def test_a_step_that_is_the_metrics_own_default_will_do(sightline, photos):
+    words = ("--method", "random", "--metric-step", 224, "--no-page", "--json")
+    assert told(sightline("explain", photos / "a.png", "--model", VIT, *words))["images"][0]["metric_step"] == 224
+
+
+def test_what_the_panel_offers_in_vain_is_left_out_and_said_once(sightline, photos, monkeypatch):
+    monkeypatch.setattr(running, "choose", lambda model: ["plus(ixg)", "random"])  # a CNN has no blocks to start at
+    result = sightline("explain", photos, "--model", CNN, "--metric-step", 1024, "--json")
+    assert result.exit_code == 0
+    assert [[one["recipe"] for one in image["maps"]] for image in told(result)["images"]] == [["random"]] * 2
+    assert result.stderr.startswith("note: left out plus(ixg): ")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_map_that_fails_is_reported_and_the_others_are_made(sightline, photos, monkeypatch):
+    def failing(model, images, method, **options):
+        if type(method).__name__ == "Random":
+            raise NumericalError("random gave NaN")
+        return explain(model, images, method, **options)
+
+    explain = api.explain
+    monkeypatch.setattr(api, "explain", failing)
+    result = sightline("explain", photos / "a.png", "--model", VIT, *QUICK, "--json")
+    assert result.exit_code == 1
+    record = told(result)
+    assert [one["recipe"] for one in record["images"][0]["maps"]] == ["ixg"]
+    assert record["errors"] == [{"path": str(photos / "a.png"), "error": "random gave NaN", "recipe": "random"}]
+    assert "random on " in result.stderr
 
 
 def test_where_a_control_comes_first_the_verdict_says_so(sightline, photos):
@@ -305,6 +336,21 @@ def test_a_missing_extra_is_named_with_its_pip_line_before_any_work(sightline, p
     assert_refused(result, 1, 'jinja2 is not installed; pip install "sightline[report]"')
     assert_nothing_written(tmp_path)
     assert sightline("explain", photos / "a.png", "--model", VIT, *QUICK, "--no-page").exit_code == 0
+
+
+def test_without_a_network_a_pretrained_model_says_how_to_use_a_file(sightline, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("sightline.models.hub.reachable", lambda *_: False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    result = sightline("explain", photos / "a.png", "--model", "timm/vit_tiny_patch16_224")
+    assert_refused(result, 1, "cannot be reached", "file:PATH.safetensors@timm/NAME")
+    assert_nothing_written(tmp_path)
+
+
+def test_classes_are_for_models_that_read(sightline, photos, tmp_path):
+    result = sightline("explain", photos / "a.png", "--model", VIT, "--classes", "cat, dog")
+    assert_refused(result, 2, VIT)
+    assert_nothing_written(tmp_path)
 
 
 def test_a_device_that_is_not_there_is_wrong_usage(sightline, photos):
