@@ -343,7 +343,7 @@ def test_without_a_network_a_pretrained_model_says_how_to_use_a_file(sightline, 
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     result = sightline("explain", photos / "a.png", "--model", "timm/vit_tiny_patch16_224")
-    assert_refused(result, 1, "cannot be reached", "file:PATH.safetensors@timm/NAME")
+    assert_refused(result, 1, "cannot be reached", "file:PATH.safetensors@timm/")
     assert_nothing_written(tmp_path)
 
 
