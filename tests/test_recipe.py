@@ -10,7 +10,7 @@ from sightline import parse
 from sightline.errors import RecipeError
 from sightline.methods.gradient import InputTimesGradient
 from sightline.methods.path import IntegratedGradients
-from sightline.operators.contrast import Against
+from sightline.operators.against import Against
 from sightline.operators.layers import SkipPlus
 from sightline.recipe import options, parse_metric, parts, text
 from sightline.registry import METHODS, OPERATORS

@@ -297,15 +297,15 @@ def test_the_gradient_at_the_cam_layer_is_autograds(family: Family) -> None:
     assert scale > 0
     assert_close(adapter.to_map(family.cam, captured, x), gradient, rtol=1e-5, atol=1e-5 * scale)
     assert_close(adapter.to_map(family.cam, seen[family.cam].detach(), x), activation)
-    got = adapter.activation_and_gradient(x.detach(), family.cam, Logit(3))
-    assert_close(got[0], activation, rtol=0, atol=1e-4 * activation.abs().max().item())
-    assert_close(got[1], gradient, rtol=0, atol=1e-4 * scale)
-    assert_close(got[2], adapter(x).detach(), rtol=1e-4, atol=1e-4)
+    got, (first, second) = adapter.activation_and_gradients(x.detach(), family.cam, [Logit(3), Logit(0)])
+    assert_close(got, activation, rtol=0, atol=1e-4 * activation.abs().max().item())
+    assert_close(first, gradient, rtol=0, atol=1e-4 * scale)
+    assert not torch.equal(first, second)
 
 
 def test_the_gradient_behind_a_rectifier_used_twice_is_the_classifiers_weight() -> None:
     adapter, x = adapted(Counting), images()
-    activation, gradient, _ = adapter.activation_and_gradient(x, "pool.input", Logit(3))
+    activation, (gradient,) = adapter.activation_and_gradients(x, "pool.input", [Logit(3)])
     assert activation.min() == 0
     want = adapter.model.fc.weight[3, :, None, None].detach() / activation[0, 0].numel()
     assert_close(gradient, want.expand_as(gradient))
@@ -314,7 +314,7 @@ def test_the_gradient_behind_a_rectifier_used_twice_is_the_classifiers_weight() 
 def test_a_graph_is_built_for_the_tail_alone() -> None:
     adapter, x = adapted(FAMILIES["torchvision resnet"]), images()
     with counting() as meter:
-        adapter.activation_and_gradient(x, "layer4", Logit(0))
+        adapter.activation_and_gradients(x, "layer4", [Logit(0)])
     assert meter.passes.forward == pytest.approx(2)
     assert meter.passes.backward == pytest.approx(2 * adapter.remaining("layer4"))
     assert all(parameter.grad is None for parameter in adapter.model.parameters())
@@ -323,7 +323,7 @@ def test_a_graph_is_built_for_the_tail_alone() -> None:
 def test_gradients_work_inside_inference_mode() -> None:
     adapter, x = adapted(FAMILIES["timm convnext"]), images()
     with torch.inference_mode():
-        _, gradient, _ = adapter.activation_and_gradient(x, adapter.cam_layer, Logit(1))
+        _, (gradient,) = adapter.activation_and_gradients(x, adapter.cam_layer, [Logit(1)])
     assert gradient.abs().max() > 0
 
 
@@ -454,12 +454,12 @@ def test_the_model_is_left_as_it_was_also_when_a_module_raises(family: Family) -
     assert isinstance(adapter, Convolutional)
     site = adapter.cam_layer
     adapter.tail(adapter.trunk(x, site), site)
-    adapter.activation_and_gradient(x, site, Logit(0))
+    adapter.activation_and_gradients(x, site, [Logit(0)])
     assert changes(before, fingerprint(model)) == {}
     last = next(part for part in reversed(list(model.modules())) if isinstance(part, nn.Linear))
     first = next(part for part in model.modules() if isinstance(part, nn.Conv2d))
     with exploding(last), pytest.raises(Boom):
-        adapter.activation_and_gradient(x, site, Logit(0))
+        adapter.activation_and_gradients(x, site, [Logit(0)])
     with exploding(first), pytest.raises(Boom):
         adapter.trunk(x, site)
     assert changes(before, fingerprint(model)) == {}

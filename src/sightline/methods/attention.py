@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError, UnsupportedModel
+from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.vit import VisionTransformer
 from sightline.registry import METHODS
@@ -41,13 +42,14 @@ def probabilities(model: VisionTransformer, images: Tensor, start: int = 0) -> l
 
 
 def probabilities_and_gradients(
-    model: VisionTransformer, images: Tensor, target: Target, start: int = 0
-) -> list[tuple[Tensor, Tensor]]:
-    """Return probabilities with the target's gradient at them, for every block from `start` on."""
+    model: VisionTransformer, images: Tensor, targets: Sequence[Target], start: int = 0
+) -> list[list[tuple[Tensor, Tensor]]]:
+    """Return, for each target, probabilities with its gradient at them, for every block from `start` on."""
     with model.capture(*model.every("probabilities", start), gradient=True) as seen:
-        score = target(model(images))
-    gradients = model.gradients(score, seen)
-    return [(seen[name].detach(), gradients[name]) for name in seen]
+        logits = model(images)
+        scores = [target(logits) for target in targets]
+    found = model.gradients_each(scores, seen)
+    return [[(seen[name].detach(), gradients[name]) for name in seen] for gradients in found]
 
 
 def read_rows(model: VisionTransformer, matrix: Tensor) -> Tensor:
@@ -81,7 +83,7 @@ def identity(like: Tensor) -> Tensor:
     parity="authors' code of chefer2021transformer, random and real ViT, 1e-5",
 )
 @dataclass(frozen=True, slots=True)
-class RawAttention:
+class RawAttention(Sharing):
     r"""The last block's attention, averaged over heads.
 
     .. math:: A = r^\top \frac1H \sum_h P_{L-1,h}
@@ -94,20 +96,18 @@ class RawAttention:
 
     layer: int = -1
 
-    def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        every = self.at_every_layer(model, images, target)
-        if not -len(every.values) <= self.layer < len(every.values):
-            raise RecipeError(f"got layer={self.layer}; {model.name} has blocks 0 to {len(every.values) - 1}")
-        return Attribution(every.values[self.layer][None], every.grid)
-
-    def at_every_layer(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        """Read every block's own attention."""
+    def several(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
         model = transformer(model)
         grid = model.grid_of(images)
         rows = [read_rows(model, p.mean(dim=1)) for p in probabilities(model, images)]
-        return Attribution(grid.to_map(torch.stack(rows)), grid)
+        if not -len(rows) <= self.layer < len(rows):
+            raise RecipeError(f"got layer={self.layer}; {model.name} has blocks 0 to {len(rows) - 1}")
+        kept = rows if every_layer else [rows[self.layer]]
+        return [Attribution(grid.to_map(torch.stack(kept)), grid)] * len(targets)
 
-    def cost(self, model: Adapter) -> Passes:
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, 0)
 
 
@@ -181,7 +181,7 @@ def _vit_explain(attention: Tensor, discard: float = 0.9) -> Tensor:
     parity="authors' notebook, random and real ViT, 1e-4",
 )
 @dataclass(frozen=True, slots=True)
-class GenericAttention:
+class GenericAttention(Sharing):
     r"""Generic attention explainability: attention weighted by its positive gradient, followed through all blocks.
 
     .. math:: A = r^\top \prod_{\ell=L-1}^{\text{start}} (I + E_\ell), \qquad
@@ -195,11 +195,13 @@ class GenericAttention:
 
     start: int = 0
 
-    def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
+    def several(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
         model = transformer(model, self.start)
-        pairs = probabilities_and_gradients(model, images, target, self.start)
-        weighted = [(p * g).clamp(min=0).mean(dim=1) for p, g in pairs]
-        return rolled(model, images, [identity(e) + e for e in weighted])
+        found = probabilities_and_gradients(model, images, targets, self.start)
+        weighted = [[(p * g).clamp(min=0).mean(dim=1) for p, g in pairs] for pairs in found]
+        return [rolled(model, images, [identity(e) + e for e in layers]) for layers in weighted]
 
-    def cost(self, model: Adapter) -> Passes:
-        return Passes(1, 1 - self.start / transformer(model).depth)
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return Passes(1, count * (1 - self.start / transformer(model).depth))

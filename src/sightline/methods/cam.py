@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,29 +10,36 @@ import torch
 from torch import Tensor
 
 from sightline.errors import SiteError, UnsupportedMethod, UnsupportedModel
+from sightline.methods.gradient import values_and_gradients
+from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
+from sightline.models.cnn import Convolutional
 from sightline.models.vit import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, map_grid
 
 
-def activation_and_gradient(
-    model: Adapter, images: Tensor, target: Target, layer: str | int | None
-) -> tuple[Tensor, Tensor]:
-    """Return a layer's output and the target's gradient there, both (batch, channel, height, width)."""
+def activation_and_gradients(
+    model: Adapter, images: Tensor, targets: Sequence[Target], layer: str | int | None
+) -> tuple[Tensor, list[Tensor]]:
+    """Return a layer's output and each target's gradient there, all (batch, channel, height, width)."""
     if not model.offers & {"attention", "tokens", "cuts"}:
         raise UnsupportedModel(f"class activation maps need a layer with a spatial grid; {model.name} shows none")
     site = model.layer(layer)
-    with model.capture(site, gradient=True) as seen:
-        score = target(model(images))
-    gradient = model.gradients(score, seen)[site]
-    activation, gradient = (model.to_map(site, x, images) for x in (seen[site].detach(), gradient))
-    if not gradient.any():
+    if isinstance(model, Convolutional):
+        activation, found = model.activation_and_gradients(images, site, targets)
+    else:
+        with model.capture(site, gradient=True) as seen:
+            logits = model(images)
+            scores = [target(logits) for target in targets]
+        found = [model.to_map(site, g[site], images) for g in model.gradients_each(scores, seen)]
+        activation = model.to_map(site, seen[site].detach(), images)
+    if not any(gradient.any() for gradient in found):
         raise SiteError(
             f"the target has no gradient at any cell of {site}: the patches no longer feed the output there; "
             f"leave out layer= and {model.layer()} is taken"
         )
-    return activation, gradient
+    return activation, found
 
 
 @METHODS.register(
@@ -43,7 +51,7 @@ def activation_and_gradient(
     parity="grad-cam GradCAM, CNN and ViT, 1e-5",
 )
 @dataclass(frozen=True, slots=True)
-class GradCam:
+class GradCam(Sharing):
     r"""Grad-CAM: channels weighted by their average gradient.
 
     .. math:: A_{ij} = \sum_k \Bigl(\frac{1}{hw} \sum_{uv} \frac{\partial s}{\partial F_{kuv}}\Bigr)\, F_{kij}
@@ -60,26 +68,23 @@ class GradCam:
     layer: str | int | None = None
     variant: Literal["paper", "stream"] = "paper"
 
-    def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        if self.variant == "stream":
-            return self.at_every_layer(model, images, target)
-        activation, gradient = activation_and_gradient(model, images, target, self.layer)
-        values = (gradient.mean(dim=(2, 3), keepdim=True) * activation).sum(dim=1)
-        return Attribution(values[None], map_grid(values, images))
+    def several(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        if every_layer or self.variant == "stream":
+            return self._streams(model, images, targets)
+        activation, gradients = activation_and_gradients(model, images, targets, self.layer)
+        maps = [(gradient.mean(dim=(2, 3), keepdim=True) * activation).sum(dim=1) for gradient in gradients]
+        return [Attribution(values[None], map_grid(values, images)) for values in maps]
 
-    def at_every_layer(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
+    def _streams(self, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
         """Weight the tokens that enter each block, all from one pass back."""
         if not isinstance(model, VisionTransformer):
             raise UnsupportedMethod(f"grad_cam has one layer on {model.name}; layers are summed on transformers only")
-        with model.capture(*model.every("input"), gradient=True) as seen:
-            score = target(model(images))
-        gradients = model.gradients(score, seen)
-        scores = [(gradients[name].mean(dim=1, keepdim=True) * seen[name]).sum(dim=-1).detach() for name in seen]
-        grid = model.grid_of(images)
-        return Attribution(grid.to_map(torch.stack(scores)), grid)
+        found, grid = values_and_gradients(model, images, targets, "tokens")
+        scores = [[(g.mean(dim=1, keepdim=True) * x).sum(dim=-1) for x, g in pairs] for pairs in found]
+        return [Attribution(grid.to_map(torch.stack(layers)), grid) for layers in scores]
 
-    def cost(self, model: Adapter) -> Passes:
-        return Passes(1, 1 if self.variant == "stream" else model.remaining(model.layer(self.layer)))
-
-    def layers_cost(self, model: Adapter) -> Passes:
-        return Passes(1, 1)
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        whole = every_layer or self.variant == "stream"
+        return Passes(1, count * (1 if whole else model.remaining(model.layer(self.layer))))

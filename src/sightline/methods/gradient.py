@@ -2,6 +2,7 @@ r"""Gradients, at the tokens of every block or at the pixels."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sightline.errors import UnsupportedModel
+from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.vit import VisionTransformer
 from sightline.perturb.noise import noisy_batches
@@ -26,21 +28,30 @@ def place(model: Adapter, at: At) -> str:
     return at or ("tokens" if isinstance(model, VisionTransformer) else "pixels")
 
 
+Pair = tuple[Tensor, Tensor]
+
+
 def values_and_gradients(
-    model: Adapter, images: Tensor, target: Target, at: At
-) -> tuple[list[tuple[Tensor, Tensor]], TokenGrid]:
-    """Return (value, gradient) with channels last, one pair per start layer, from one pass forward and one backward."""
+    model: Adapter, images: Tensor, targets: Sequence[Target], at: At
+) -> tuple[list[list[Pair]], TokenGrid]:
+    """Return (value, gradient) with channels last, one pair per start layer, for each target.
+
+    All of it comes from one pass forward and one backward per target.
+    """
     if place(model, at) == "pixels":
         pixels = images.detach().requires_grad_()
         with torch.enable_grad():
-            score = target(model(pixels))
-        gradient = model.gradients(score, {"image": pixels})["image"]
-        return [(pixels.detach().movedim(1, -1), gradient.movedim(1, -1))], pixel_grid(images)
+            logits = model(pixels)
+            scores = [target(logits) for target in targets]
+        found = model.gradients_each(scores, {"image": pixels})
+        value = pixels.detach().movedim(1, -1)
+        return [[(value, gradients["image"].movedim(1, -1))] for gradients in found], pixel_grid(images)
     assert isinstance(model, VisionTransformer)
     with model.capture(*model.every("input"), gradient=True) as seen:
-        score = target(model(images))
-    gradients = model.gradients(score, seen)
-    return [(seen[name].detach(), gradients[name]) for name in seen], model.grid_of(images)
+        logits = model(images)
+        scores = [target(logits) for target in targets]
+    found = model.gradients_each(scores, seen)
+    return [[(seen[name].detach(), gradients[name]) for name in seen] for gradients in found], model.grid_of(images)
 
 
 def on_grid(scores: list[Tensor], grid: TokenGrid, at: str) -> Tensor:
@@ -76,7 +87,7 @@ def reduce_channels(values: Tensor, how: Reduction | None, at: str) -> Tensor:
     parity="captum Saliency(abs=False), 1e-5",
 )
 @dataclass(frozen=True, slots=True)
-class Gradient:
+class Gradient(Sharing):
     r"""The gradient of the target, its channels made one number.
 
     .. math:: A_i = \sum_d \frac{\partial s}{\partial x_{i,d}} \quad\text{(pixels)}, \qquad
@@ -94,14 +105,16 @@ class Gradient:
     at: At = None
     variant: Reduction | None = None
 
-    def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        pairs, grid = values_and_gradients(model, images, target, self.at)
+    def several(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        found, grid = values_and_gradients(model, images, targets, self.at)
         at = place(model, self.at)
-        scores = [reduce_channels(gradient, self.variant, at) for _, gradient in pairs]
-        return Attribution(on_grid(scores, grid, at), grid)
+        scores = [[reduce_channels(gradient, self.variant, at) for _, gradient in pairs] for pairs in found]
+        return [Attribution(on_grid(layers, grid, at), grid) for layers in scores]
 
-    def cost(self, model: Adapter) -> Passes:
-        return Passes(1, 1)
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return Passes(1, count)
 
 
 @METHODS.register(
@@ -113,7 +126,7 @@ class Gradient:
     parity="captum InputXGradient, 1e-5",
 )
 @dataclass(frozen=True, slots=True)
-class InputTimesGradient:
+class InputTimesGradient(Sharing):
     r"""Input times gradient.
 
     .. math:: A_{\ell,i} = \sum_d x_{\ell,i,d}\, \frac{\partial s}{\partial x_{\ell,i,d}}
@@ -129,12 +142,16 @@ class InputTimesGradient:
 
     at: At = None
 
-    def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        pairs, grid = values_and_gradients(model, images, target, self.at)
-        return Attribution(on_grid([(x * g).sum(dim=-1) for x, g in pairs], grid, place(model, self.at)), grid)
+    def several(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        found, grid = values_and_gradients(model, images, targets, self.at)
+        at = place(model, self.at)
+        scores = [[(x * g).sum(dim=-1) for x, g in pairs] for pairs in found]
+        return [Attribution(on_grid(layers, grid, at), grid) for layers in scores]
 
-    def cost(self, model: Adapter) -> Passes:
-        return Passes(1, 1)
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return Passes(1, count)
 
 
 @METHODS.register(
@@ -146,7 +163,7 @@ class InputTimesGradient:
     parity="captum Saliency averaged over the same noise, 1e-5",
 )
 @dataclass(frozen=True, slots=True)
-class SmoothGrad:
+class SmoothGrad(Sharing):
     r"""The gradient averaged over noisy copies of the image.
 
     .. math:: A = \frac1n \sum_{k=1}^{n} \nabla s\bigl(x + \sigma\,(\max x - \min x)\,\varepsilon_k\bigr),
@@ -169,25 +186,33 @@ class SmoothGrad:
     at: At = None
     variant: Literal["mean", "squared", "variance"] = "mean"
 
-    def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        first: list[Tensor] = []  # running sum over samples, per start layer, of the gradient with its channels
-        second: list[Tensor] = []
+    def several(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        first: list[list[Tensor]] = [[] for _ in targets]  # running mean over samples, per target and start layer
+        second: list[list[Tensor]] = [[] for _ in targets]
         for noisy, rows in noisy_batches(images, self.samples, self.noise, self.seed, model.batch):
-            pairs, grid = values_and_gradients(model, noisy, target.take(rows), self.at)
-            gradients = [gradient.unflatten(0, (len(images), -1)) for _, gradient in pairs]
-            first = _add(first, [g.sum(dim=1) / self.samples for g in gradients])
-            second = _add(second, [g.square().sum(dim=1) / self.samples for g in gradients])
-        moments = {
-            "mean": first,
-            "squared": second,
-            "variance": [b - a.square() for a, b in zip(first, second, strict=True)],
-        }[self.variant]
+            found, grid = values_and_gradients(model, noisy, [target.take(rows) for target in targets], self.at)
+            for index, pairs in enumerate(found):
+                gradients = [gradient.unflatten(0, (len(images), -1)) for _, gradient in pairs]
+                first[index] = _add(first[index], [g.sum(dim=1) / self.samples for g in gradients])
+                second[index] = _add(second[index], [g.square().sum(dim=1) / self.samples for g in gradients])
         at = place(model, self.at)
         how: Reduction | None = None if self.variant == "mean" else "sum"
-        return Attribution(on_grid([reduce_channels(x, how, at) for x in moments], grid, at), grid)
+        moments = [self._moment(a, b) for a, b in zip(first, second, strict=True)]
+        return [Attribution(on_grid([reduce_channels(x, how, at) for x in m], grid, at), grid) for m in moments]
 
-    def cost(self, model: Adapter) -> Passes:
-        return Passes(self.samples, self.samples)
+    def _moment(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
+        match self.variant:
+            case "mean":
+                return first
+            case "squared":
+                return second
+            case _:
+                return [b - a.square() for a, b in zip(first, second, strict=True)]
+
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return Passes(self.samples, self.samples * count)
 
 
 def _add(total: list[Tensor], more: list[Tensor]) -> list[Tensor]:

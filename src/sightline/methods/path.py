@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.quadrature import Rule, quadrature
+from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.batch import in_batches
 from sightline.models.vit import VisionTransformer
@@ -27,7 +29,7 @@ from sightline.types import Attribution, Passes, Target, pixel_grid
     parity="captum IntegratedGradients (Gauss-Legendre and right sums), 1e-5",
 )
 @dataclass(frozen=True, slots=True)
-class IntegratedGradients:
+class IntegratedGradients(Sharing):
     r"""Integrated gradients along the straight line from a reference.
 
     .. math:: A_i = \sum_d (x_{i,d} - x'_{i,d})
@@ -51,36 +53,39 @@ class IntegratedGradients:
         if self.steps < 1:
             raise RecipeError(f"got steps={self.steps}; at least one step is needed")
 
-    def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
+    def several(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
         blank = make_fill(self.blank)(model, images)
         if self.at == "pixels":
-            values = self._integral(model, images, blank, target)
-            return Attribution(values.sum(dim=1)[None], pixel_grid(images))
+            found = self._integrals(model, images, blank, targets)
+            return [Attribution(values.sum(dim=1)[None], pixel_grid(images)) for values in found]
         if not isinstance(model, VisionTransformer) or "tokens" not in model.offers:
             raise UnsupportedModel(f"the blocks of {model.name} cannot be run from given tokens; write at='pixels'")
-        values = self._integral(model, model.start(images), model.start(blank), target)
+        found = self._integrals(model, model.start(images), model.start(blank), targets)
         grid = model.grid_of(images)
-        return Attribution(grid.to_map(values.sum(dim=-1))[None], grid)
+        return [Attribution(grid.to_map(values.sum(dim=-1))[None], grid) for values in found]
 
-    def _integral(self, model: Adapter, end: Tensor, start: Tensor, target: Target) -> Tensor:
+    def _integrals(self, model: Adapter, end: Tensor, start: Tensor, targets: Sequence[Target]) -> list[Tensor]:
         """Sum weighted gradients over the path, in batches of images and steps; channels are kept."""
         nodes, weights = (x.to(end) for x in quadrature(self.rule, self.steps))
         difference = end - start
         pairs = [(row, step) for row in range(len(end)) for step in range(self.steps)]
-        total = torch.zeros_like(difference)
+        totals = [torch.zeros_like(difference) for _ in targets]
 
         def work(part: slice) -> None:
             rows = torch.tensor([row for row, _ in pairs[part]], device=end.device)
             steps = torch.tensor([step for _, step in pairs[part]], device=end.device)
             shape = (-1, *[1] * (end.ndim - 1))
             points = start[rows] + nodes[steps].view(shape) * difference[rows]
-            gradient = self._gradient(model, points, target.take(rows.tolist()))
-            total.index_add_(0, rows, gradient * weights[steps].view(shape))
+            gradients = self._gradients(model, points, [target.take(rows.tolist()) for target in targets])
+            for total, gradient in zip(totals, gradients, strict=True):
+                total.index_add_(0, rows, gradient * weights[steps].view(shape))
 
         in_batches(work, len(pairs), model.batch)
-        return total * difference
+        return [total * difference for total in totals]
 
-    def _gradient(self, model: Adapter, points: Tensor, target: Target) -> Tensor:
+    def _gradients(self, model: Adapter, points: Tensor, targets: Sequence[Target]) -> list[Tensor]:
         points = points.detach().requires_grad_()
         with torch.enable_grad():
             if self.at == "pixels":
@@ -88,8 +93,8 @@ class IntegratedGradients:
             else:
                 assert isinstance(model, VisionTransformer)
                 logits = model.finish(model.run(points))
-            score = target(logits)
-        return model.gradients(score, {"image": points})["image"]
+            scores = [target(logits) for target in targets]
+        return [found["image"] for found in model.gradients_each(scores, {"image": points})]
 
-    def cost(self, model: Adapter) -> Passes:
-        return Passes(self.steps, self.steps)
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return Passes(self.steps, self.steps * count)

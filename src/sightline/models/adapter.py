@@ -117,6 +117,11 @@ class Adapter(ABC):
                 )
         return dict(zip(seen, found, strict=True))
 
+    def gradients_each(self, scores: Sequence[Tensor], seen: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+        """Return the gradients of several scores of the same forward pass, one dictionary for each."""
+        last = len(scores) - 1
+        return [self.gradients(score, seen, retain=index < last) for index, score in enumerate(scores)]
+
     def remaining(self, site: str) -> float:
         """Return the share of the model that lies after a site, 1 for the image."""
         return 1.0

@@ -137,16 +137,15 @@ class Convolutional(Adapter):
             )
         return values.permute(0, 3, 1, 2) if self.channels_last(site) else values
 
-    def activation_and_gradient(self, images: Tensor, site: str, target: Target) -> tuple[Tensor, Tensor, Tensor]:
-        """Return a site's activation, the gradient of each image's own score there, and the logits, all detached.
-
-        The first two are (batch, channel, height, width).
-        """
+    def activation_and_gradients(
+        self, images: Tensor, site: str, targets: Sequence[Target]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return a site's activation and each target's gradient there, all (batch, channel, height, width)."""
         with self.capture(site, gradient=True) as captured:
             logits = self(images)
-            gradient = self.gradients(target(logits), captured)[site]
-        activation, gradient = (self.to_map(site, x, images) for x in (captured[site].detach(), gradient))
-        return activation, gradient, logits.detach()
+            scores = [target(logits) for target in targets]
+        found = [self.to_map(site, g[site], images) for g in self.gradients_each(scores, captured)]
+        return self.to_map(site, captured[site].detach(), images), found
 
     @cached_property
     def sites(self) -> Mapping[str, Site]:
@@ -238,16 +237,18 @@ class Stepwise(Convolutional):
             x = step.run(x)
         return self.logits(x)
 
-    def activation_and_gradient(self, images: Tensor, site: str, target: Target) -> tuple[Tensor, Tensor, Tensor]:
+    def activation_and_gradients(
+        self, images: Tensor, site: str, targets: Sequence[Target]
+    ) -> tuple[Tensor, list[Tensor]]:
         if site not in self._position:
-            return super().activation_and_gradient(images, site, target)
+            return super().activation_and_gradients(images, site, targets)
         with torch.no_grad():
             seen = self.trunk(images, site)
         with torch.inference_mode(False), torch.enable_grad():  # a graph is built for the tail alone
             seen = seen.clone().requires_grad_()
             logits = self.tail(seen, site)
-            gradient = self.gradients(target(logits), {site: seen})[site]
-        return seen.detach(), gradient, logits.detach()
+            scores = [target(logits) for target in targets]
+        return seen.detach(), [g[site] for g in self.gradients_each(scores, {site: seen})]
 
     def share(self, site: str) -> float:
         position = self._before(site)

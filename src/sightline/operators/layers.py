@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from sightline.errors import RecipeError, UnsupportedMethod
+from sightline.methods.several import Sharing, ask, ask_cost
 from sightline.models.adapter import Adapter
 from sightline.models.vit import VisionTransformer
-from sightline.operators.wrapper import every_layer, layers_cost
 from sightline.registry import OPERATORS, spec_of
 from sightline.types import Attribution, Method, Passes, Target
 
 
-def sum_layers(method: Method, model: Adapter, images: Tensor, target: Target, first: int, last: int) -> Attribution:
+class LayerSum(Sharing):
+    """An operator that sums start layers; a subclass is a frozen dataclass and says which."""
+
+    __slots__ = ()
+    method: Method
+
+    @abstractmethod
+    def span(self, model: Adapter, depth: int) -> tuple[int, int]:
+        """Return the first start layer of the sum, and the one before which it stops."""
+
+    def several(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        first, last = self.span(model, depth_of(model, self.method))
+        found = ask(self.method, model, images, targets, every_layer=True)
+        return [sum_layers(self.method, model, every, first, last) for every in found]
+
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return ask_cost(self.method, model, count, every_layer=True)
+
+
+def sum_layers(method: Method, model: Adapter, every: Attribution, first: int, last: int) -> Attribution:
     """Sum the start layers `first` up to, not including, `last`; a method started late has no earlier ones to give."""
-    every = every_layer(method)(model, images, target)
     missing = depth_of(model, method) - len(every.values)
     kept = every.values[max(0, first - missing) : max(0, last - missing)]
     if len(every.values) == 1 and missing:
@@ -39,9 +61,14 @@ def depth_of(model: Adapter, method: Any) -> int:
     )
 
 
+def half(depth: int) -> int:
+    """Return where SkipPLUS begins: half the blocks, rounded up."""
+    return -(-depth // 2)
+
+
 @OPERATORS.register("plus", family="layers", cite="skipplus2024", cost="the method's")
 @dataclass(frozen=True, slots=True)
-class Plus:
+class Plus(LayerSum):
     r"""The sum of a method over all start layers.
 
     .. math:: M = \sum_{\ell=0}^{L-1} A(f_\ell)(X_\ell)
@@ -52,16 +79,13 @@ class Plus:
 
     method: Method
 
-    def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        return sum_layers(self.method, model, images, target, 0, depth_of(model, self.method))
-
-    def cost(self, model: Adapter) -> Passes:
-        return layers_cost(self.method, model)
+    def span(self, model: Adapter, depth: int) -> tuple[int, int]:
+        return 0, depth
 
 
 @OPERATORS.register("skip_plus", family="layers", cite="skipplus2024", cost="the method's")
 @dataclass(frozen=True, slots=True)
-class SkipPlus:
+class SkipPlus(LayerSum):
     r"""The sum of a method over the later start layers.
 
     .. math:: M = \sum_{\ell=m}^{L-1} A(f_\ell)(X_\ell), \qquad m = \lceil L/2 \rceil
@@ -75,20 +99,16 @@ class SkipPlus:
     method: Method
     start: int | None = None
 
-    def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        depth = depth_of(model, self.method)
-        first = -(-depth // 2) if self.start is None else self.start
+    def span(self, model: Adapter, depth: int) -> tuple[int, int]:
+        first = half(depth) if self.start is None else self.start
         if not 0 <= first < depth:
             raise RecipeError(f"got start={first}; {model.name} has blocks 0 to {depth - 1}")
-        return sum_layers(self.method, model, images, target, first, depth)
-
-    def cost(self, model: Adapter) -> Passes:
-        return layers_cost(self.method, model)
+        return first, depth
 
 
 @OPERATORS.register("layers", family="layers", cost="the method's")
 @dataclass(frozen=True, slots=True)
-class Layers:
+class Layers(LayerSum):
     r"""The sum of a method over a range of start layers.
 
     .. math:: M = \sum_{\ell=\text{first}}^{\text{last}-1} A(f_\ell)(X_\ell)
@@ -104,12 +124,8 @@ class Layers:
     first: int = 0
     last: int | None = None
 
-    def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        depth = depth_of(model, self.method)
+    def span(self, model: Adapter, depth: int) -> tuple[int, int]:
         last = depth if self.last is None else self.last
         if not 0 <= self.first < last <= depth:
             raise RecipeError(f"got first={self.first} and last={last}; {model.name} has blocks 0 to {depth - 1}")
-        return sum_layers(self.method, model, images, target, self.first, last)
-
-    def cost(self, model: Adapter) -> Passes:
-        return layers_cost(self.method, model)
+        return self.first, last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -22,9 +23,8 @@ class Rectify(Wrapper):
 
     method: Method
 
-    def combine(self, ask: Ask, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        inner = ask(model, images, target)
-        return replace(inner, values=inner.values.clamp(min=0))
+    def combine(self, ask: Ask, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
+        return [replace(inner, values=inner.values.clamp(min=0)) for inner in ask(model, images, targets)]
 
 
 @OPERATORS.register("absolute", family="sign", cost="the method's")
@@ -37,6 +37,5 @@ class Absolute(Wrapper):
 
     method: Method
 
-    def combine(self, ask: Ask, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        inner = ask(model, images, target)
-        return replace(inner, values=inner.values.abs())
+    def combine(self, ask: Ask, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
+        return [replace(inner, values=inner.values.abs()) for inner in ask(model, images, targets)]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError
+from sightline.methods.several import ask_cost
 from sightline.models.adapter import Adapter
 from sightline.operators.wrapper import Ask, Wrapper
 from sightline.perturb.noise import noisy_batches
 from sightline.registry import OPERATORS
-from sightline.types import Attribution, Method, Target
+from sightline.types import Attribution, Method, Passes, Target
 
 
 @OPERATORS.register("smooth", family="smooth", cite="smilkov2017", cost="samples times the method's")
@@ -39,15 +41,16 @@ class Smooth(Wrapper):
                 f"got samples={self.samples}, noise={self.noise}; at least one sample, and no negative noise"
             )
 
-    def combine(self, ask: Ask, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        total: Tensor | None = None
+    def combine(self, ask: Ask, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
+        totals: list[Tensor] = []
         for noisy, rows in noisy_batches(images, self.samples, self.noise, self.seed, model.batch):
-            inner = ask(model, noisy, target.take(rows))
-            summed = inner.values.unflatten(1, (len(images), -1)).sum(dim=2)
-            total = summed if total is None else total + summed
-        assert total is not None
-        return replace(inner, values=torch.div(total, self.samples), flags=())
+            inner = ask(model, noisy, [target.take(rows) for target in targets])
+            summed = [found.values.unflatten(1, (len(images), -1)).sum(dim=2) for found in inner]
+            totals = [a + b for a, b in zip(totals, summed, strict=True)] if totals else summed
+        return [
+            replace(found, values=torch.div(total, self.samples), flags=(), details=None)
+            for found, total in zip(inner, totals, strict=True)
+        ]
 
-    @property
-    def times(self) -> int:
-        return self.samples
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return ask_cost(self.method, model, count, every_layer=every_layer) * self.samples

@@ -1,56 +1,39 @@
-"""What operators share: asking a method for its own map, or for every start layer."""
+"""What operators share: asking a method for its own map, or for every start layer, about one target or several."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch import Tensor
 
+from sightline.methods.several import Sharing, ask, ask_cost
 from sightline.models.adapter import Adapter
 from sightline.types import Attribution, Method, Passes, Target
 
-Ask = Callable[[Adapter, Tensor, Target], Attribution]
+Ask = Callable[[Adapter, Tensor, Sequence[Target]], list[Attribution]]
 
 
-def every_layer(method: Method) -> Ask:
-    """Return how to ask a method for all start layers: its own `at_every_layer` where it has one, else itself."""
-    ask: Ask = getattr(method, "at_every_layer", method)
-    return ask
-
-
-def layers_cost(method: Method, model: Adapter) -> Passes:
-    """Return what all start layers of a method cost, where that differs from the method itself."""
-    found: Passes = getattr(method, "layers_cost", method.cost)(model)
-    return found
-
-
-class Wrapper(ABC):
+class Wrapper(Sharing):
     """An operator that may ask its method several times and combines the answers layer by layer.
 
-    A subclass is a frozen dataclass with a field `method`, and says in `combine` what it does with the way of asking
-    it is handed. So the layers survive it: ``plus(rectify(ixg))`` sums rectified layers.
+    A subclass is a frozen dataclass with a field `method`. In `combine` it is handed the way of asking and the targets,
+    and answers each of them. So layers survive it, ``plus(rectify(ixg))`` sums rectified layers, and so does sharing:
+    ``var(rectify(ixg))`` runs the model forward once.
     """
 
     __slots__ = ()
     method: Method
 
-    def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        return self.combine(self.method, model, images, target)
-
-    def at_every_layer(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        return self.combine(every_layer(self.method), model, images, target)
+    def several(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        return self.combine(partial(ask, self.method, every_layer=every_layer), model, images, targets)
 
     @abstractmethod
-    def combine(self, ask: Ask, model: Adapter, images: Tensor, target: Target) -> Attribution: ...
+    def combine(self, ask: Ask, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
+        """Answer each target with what the method says."""
 
-    def cost(self, model: Adapter) -> Passes:
-        return self.method.cost(model) * self.times
-
-    def layers_cost(self, model: Adapter) -> Passes:
-        return layers_cost(self.method, model) * self.times
-
-    @property
-    def times(self) -> int:
-        """How often the method is asked."""
-        return 1
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return ask_cost(self.method, model, count, every_layer=every_layer)

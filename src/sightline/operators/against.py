@@ -1,16 +1,18 @@
-"""Contrast a class with another."""
+"""The difference between two classes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from sightline.errors import TargetError
+from sightline.methods.several import ask_cost
 from sightline.models.adapter import Adapter
 from sightline.operators.wrapper import Ask, Wrapper
 from sightline.registry import OPERATORS
-from sightline.types import Attribution, Logit, LogProbability, Method, Probability, Target
+from sightline.types import Attribution, Logit, LogProbability, Method, Passes, Probability, Target
 
 
 def with_class(target: Target, index: int) -> Target:
@@ -23,7 +25,7 @@ def with_class(target: Target, index: int) -> Target:
     )
 
 
-@OPERATORS.register("against", family="contrast", cost="twice the method's")
+@OPERATORS.register("against", family="contrast", cost="the method's for two targets")
 @dataclass(frozen=True, slots=True)
 class Against(Wrapper):
     r"""A method's map for the target minus its map for another class: why this and not that.
@@ -40,13 +42,12 @@ class Against(Wrapper):
     method: Method
     other: int
 
-    def combine(self, ask: Ask, model: Adapter, images: Tensor, target: Target) -> Attribution:
+    def combine(self, ask: Ask, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
         if self.other < 0 or (model.num_classes is not None and self.other >= model.num_classes):
             raise TargetError(f"got class {self.other} to contrast with; {model.name} has {model.num_classes} classes")
-        mine = ask(model, images, target)
-        other = ask(model, images, with_class(target, self.other))
-        return replace(mine, values=mine.values - other.values)
+        found = ask(model, images, [*targets, *(with_class(target, self.other) for target in targets)])
+        pairs = zip(found[: len(targets)], found[len(targets) :], strict=True)
+        return [replace(mine, values=mine.values - other.values) for mine, other in pairs]
 
-    @property
-    def times(self) -> int:
-        return 2
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return ask_cost(self.method, model, 2 * count, every_layer=every_layer)

@@ -1,0 +1,78 @@
+"""Ask a method about several targets at once.
+
+Explaining K classes need not cost K times one: gradient methods share the forward pass, patching and sampling methods
+see every class anyway. A method that can share defines
+
+``several(model, images, targets, *, every_layer=False) -> list[Attribution]`` and
+``several_cost(model, count, *, every_layer=False) -> Passes``;
+
+(`Sharing` is the class to derive from); any other is called once per target, or once in all when it ignores the class. `every_layer` asks for every start layer
+of a method whose own map is less than that.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from sightline.models.adapter import Adapter
+from sightline.registry import is_registered, spec_of
+from sightline.types import Attribution, Method, Passes, Target
+
+
+@runtime_checkable
+class Shares(Protocol):
+    """A method that answers several targets for less than one call each."""
+
+    def several(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]: ...
+
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes: ...
+
+
+class Sharing(ABC):
+    """A method written for several targets at once; one target is the list of one."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def several(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        """Return the attribution for each target."""
+
+    @abstractmethod
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        """Return what `count` targets cost, per image."""
+
+    def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
+        return self.several(model, images, [target])[0]
+
+    def cost(self, model: Adapter) -> Passes:
+        return self.several_cost(model, 1)
+
+
+def ask(
+    method: Method, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+) -> list[Attribution]:
+    """Return a method's attribution for each target, in order."""
+    if isinstance(method, Shares):
+        return method.several(model, images, targets, every_layer=every_layer)
+    if _ignores_the_class(method):
+        return [method(model, images, targets[0])] * len(targets)
+    return [method(model, images, target) for target in targets]
+
+
+def ask_cost(method: Method, model: Adapter, count: int = 1, *, every_layer: bool = False) -> Passes:
+    """Return what asking about `count` targets costs, per image."""
+    if isinstance(method, Shares):
+        return method.several_cost(model, count, every_layer=every_layer)
+    return method.cost(model) * (1 if _ignores_the_class(method) else count)
+
+
+def _ignores_the_class(method: Method) -> bool:
+    return is_registered(method) and spec_of(method).agnostic
