@@ -57,10 +57,12 @@ def text(method: object) -> str:
     written: list[str] = []
     for field in fields(method):  # type: ignore[arg-type]
         value = getattr(method, field.name)
+        if value == _default(field):
+            continue
         if _is_method_field(spec, field.name) and value is not None:
             inner = text(value)
-            written.append(inner if field.default is MISSING and not written else f"{field.name}={inner}")
-        elif value != _default(field):
+            written.append(inner if _default(field) is MISSING and not written else f"{field.name}={inner}")
+        else:
             written.append(f"{field.name}={value!r}")
     return f"{spec.name}({', '.join(written)})" if written else spec.name
 

@@ -21,7 +21,8 @@ def quadrature(rule: Rule, steps: int) -> tuple[Tensor, Tensor]:
         points, shares = np.polynomial.legendre.leggauss(steps)
         return torch.from_numpy((points + 1) / 2), torch.from_numpy(shares / 2)
     if rule == "right" or steps == 1:
-        return torch.arange(1, steps + 1, dtype=torch.float64) / steps, torch.full((steps,), 1 / steps).double()
+        nodes = torch.arange(1, steps + 1, dtype=torch.float64) / steps
+        return nodes, torch.full_like(nodes, 1 / steps)
     weights = torch.full((steps,), 1 / (steps - 1), dtype=torch.float64)
     weights[[0, -1]] /= 2
     return torch.linspace(0, 1, steps, dtype=torch.float64), weights

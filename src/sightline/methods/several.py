@@ -6,8 +6,8 @@ see every class anyway. A method that can share defines
 ``several(model, images, targets, *, every_layer=False) -> list[Attribution]`` and
 ``several_cost(model, count, *, every_layer=False) -> Passes``;
 
-(`Sharing` is the class to derive from); any other is called once per target, or once in all when it ignores the class. `every_layer` asks for every start layer
-of a method whose own map is less than that.
+(`Sharing` is the class to derive from); any other is called once per target, or once in all when it ignores the class.
+`every_layer` asks for every start layer of a method whose own map is less than that.
 """
 
 from __future__ import annotations

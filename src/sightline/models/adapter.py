@@ -101,26 +101,32 @@ class Adapter(ABC):
         with torch.no_grad():
             return torch.cat(in_batches(lambda rows: self(images[rows]), len(images), self.batch))
 
-    def gradients(self, score: Tensor, seen: Mapping[str, Tensor], *, retain: bool = False) -> dict[str, Tensor]:
+    def gradients(
+        self, score: Tensor, seen: Mapping[str, Tensor], *, retain: bool = False, unused: bool = False
+    ) -> dict[str, Tensor]:
         """Return the gradient of each image's score at every captured tensor, by name.
 
         The tensor named ``image`` is the model's input. What is spent is the part of the model that lies between the
-        earliest of the tensors and the output.
+        earliest of the tensors and the output. With `unused` a tensor that the score does not depend on gets zeros
+        instead of an error.
         """
-        spend(backward=len(score) * max(map(self.remaining, seen)))
+        spend(backward=len(score) * (1.0 if "image" in seen else max(map(self.remaining, seen))))
         with torch.inference_mode(False), torch.enable_grad():
             found = torch.autograd.grad(score.sum(), list(seen.values()), retain_graph=retain, allow_unused=True)
         for name, gradient in zip(seen, found, strict=True):
-            if gradient is None:
+            if gradient is None and not unused:
                 raise SiteError(
                     f"the target does not depend on the site {name!r} of {self.name}; choose an earlier one"
                 )
-        return dict(zip(seen, found, strict=True))
+        filled = [torch.zeros_like(x) if g is None else g for x, g in zip(seen.values(), found, strict=True)]
+        return dict(zip(seen, filled, strict=True))
 
-    def gradients_each(self, scores: Sequence[Tensor], seen: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    def gradients_each(
+        self, scores: Sequence[Tensor], seen: Mapping[str, Tensor], *, unused: bool = False
+    ) -> list[dict[str, Tensor]]:
         """Return the gradients of several scores of the same forward pass, one dictionary for each."""
         last = len(scores) - 1
-        return [self.gradients(score, seen, retain=index < last) for index, score in enumerate(scores)]
+        return [self.gradients(score, seen, retain=i < last, unused=unused) for i, score in enumerate(scores)]
 
     def remaining(self, site: str) -> float:
         """Return the share of the model that lies after a site, 1 for the image."""

@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 from sightline.errors import SiteError
 
 Change = Callable[[Tensor], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 ATTENTION_PLACES = ("q", "k", "v", "scores", "probabilities", "context")
 
 
@@ -85,6 +86,20 @@ def watch(sites: Mapping[str, Site], changes: Mapping[str, Change]) -> Iterator[
 
 
 @contextmanager
+def attend(changes: Mapping[nn.Module, Attend]) -> Iterator[None]:
+    """Let a function stand in for the attention of each module: (queries, keys, values, scale) -> the mixed values.
+
+    All are (batch, head, token, channel). The queries may look wherever the function likes; the projections around the
+    attention stay the module's own. Of several stand-ins the one opened last acts.
+    """
+    with ExitStack() as stack:
+        for module, function in changes.items():
+            stack.enter_context(_tap(module, "attend", function))
+        stack.enter_context(_Attention())
+        yield
+
+
+@contextmanager
 def _watch_one(site: Site, change: Change) -> Iterator[None]:
     if site.place in ATTENTION_PLACES:
         with _tap(site.module, site.place, change):
@@ -129,11 +144,12 @@ class _State(threading.local):
 
 
 _state = _State()
-_taps: WeakKeyDictionary[nn.Module, list[tuple[str, Change]]] = WeakKeyDictionary()
+_Taps = list[tuple[str, Callable[..., Tensor]]]
+_taps: WeakKeyDictionary[nn.Module, _Taps] = WeakKeyDictionary()
 
 
 @contextmanager
-def _tap(module: nn.Module, place: str, change: Change) -> Iterator[None]:
+def _tap(module: nn.Module, place: str, change: Callable[..., Tensor]) -> Iterator[None]:
     """Enter a change into the list of one attention module, and know when that module runs."""
     entry = (place, change)
     _taps.setdefault(module, []).append(entry)
@@ -193,15 +209,19 @@ def _unwatched() -> Iterator[None]:
 _SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax)
 
 
-def _through(taps: list[tuple[str, Change]], place: str, value: Tensor) -> Tensor:
+def _through(taps: _Taps, place: str, value: Tensor) -> Tensor:
     for where, change in taps:
         if where == place:
             value = change(value)
     return value
 
 
+def _stand_in(taps: _Taps) -> Attend:
+    return [function for place, function in taps if place == "attend"][-1]
+
+
 def _written_out(
-    taps: list[tuple[str, Change]],
+    taps: _Taps,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -215,7 +235,16 @@ def _written_out(
     query, key, value = (_through(taps, place, x) for place, x in zip("qkv", (query, key, value), strict=True))
     if enable_gqa:
         key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], dim=-3) for x in (key, value))
-    scores = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.transpose(-2, -1)
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    places = {place for place, _ in taps}
+    if "attend" in places:
+        if attn_mask is not None or is_causal:
+            raise SiteError("this attention has a mask of its own, which a stand-in would lose; it cannot be replaced")
+        return _through(taps, "context", _stand_in(taps)(query, key, value, scale))
+    if not places & {"scores", "probabilities"}:  # nobody looks inside: the fused kernel will do
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+        return _through(taps, "context", mixed)
+    scores = (query * scale) @ key.transpose(-2, -1)
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if attn_mask is not None:
@@ -227,7 +256,7 @@ def _written_out(
 
 
 def _multi_head(
-    taps: list[tuple[str, Change]],
+    taps: _Taps,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -251,16 +280,17 @@ def _multi_head(
         for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
     ]
     seen: list[Tensor] = []
-    watched = [*taps, ("probabilities", lambda p: seen.append(p) or p)]  # type: ignore[func-returns-value]
+    asked = options.get("need_weights", True)
+    watched = [*taps, ("probabilities", lambda p: seen.append(p) or p)] if asked else taps  # type: ignore[func-returns-value]
     q, k, v = heads
     context = _written_out(watched, q, k, v, attn_mask=options.get("attn_mask"))
     output = F.linear(context.permute(2, 0, 1, 3).flatten(-2), out_weight, out_bias)
-    if not options.get("need_weights", True):
+    if not seen:
         return output, None
     return output, seen[0].mean(dim=1) if options.get("average_attn_weights", True) else seen[0]
 
 
-def _softmax(taps: list[tuple[str, Change]], func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
+def _softmax(taps: _Taps, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
     """Let taps see the scores and probabilities of an attention that somebody wrote out themselves."""
     if missing := {place for place, _ in taps} - {"scores", "probabilities"}:
         raise SiteError(

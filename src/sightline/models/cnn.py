@@ -79,6 +79,10 @@ class Convolutional(Adapter):
         """Run the model from a cut on; return the logits. The activation is left as it is."""
 
     @abstractmethod
+    def between(self, activation: Tensor, first: str, last: str) -> Tensor:
+        """Run the model from one cut to a later one; return the activation there. The one given is left as it is."""
+
+    @abstractmethod
     def share(self, site: str) -> float:
         """Return the part of the model's work, by floating-point operations, that is done when a site is reached."""
 
@@ -112,6 +116,10 @@ class Convolutional(Adapter):
         if layer in self.sites or layer in self.cuts:
             return layer
         raise SiteError(self._unknown(layer, "layer", [*self.cuts, *self.sites]))
+
+    def leads(self, site: str, count: int) -> int:
+        """Return how many blank images run up to a cut so that `count` activations can go on from there."""
+        return 0
 
     def forward(self, images: Tensor) -> Any:
         self._notice(images)
@@ -226,16 +234,27 @@ class Stepwise(Convolutional):
             x = step.run(x)
         return x.permute(0, 3, 1, 2) if self.steps[position].channels_last else x
 
+    def between(self, activation: Tensor, first: str, last: str) -> Tensor:
+        begin, end = self._at(first), self._at(last)
+        if begin > end:
+            raise SiteError(f"{self.name} reaches {last!r} before {first!r}; give the earlier cut first")
+        spend(forward=len(activation) * (self.share(last) - self.share(first)))
+        x = self._onward(activation, begin, end + 1)
+        return x.permute(0, 3, 1, 2) if self.steps[end].channels_last else x
+
     def tail(self, activation: Tensor, site: str) -> Tensor:
-        position = self._at(site)
-        rest = self.steps[position + 1 :]
         spend(forward=len(activation) * (1 - self.share(site)))
+        return self.logits(self._onward(activation, self._at(site), len(self.steps)))
+
+    def _onward(self, activation: Tensor, position: int, end: int) -> Tensor:
+        """Run the steps after a position on an activation, channels second, that they must not write into."""
+        rest = self.steps[position + 1 : end]
         x = activation.permute(0, 2, 3, 1) if self.steps[position].channels_last else activation
         if any(step.writes for step in rest):
             x = x.clone()
         for step in rest:
             x = step.run(x)
-        return self.logits(x)
+        return x
 
     def activation_and_gradients(
         self, images: Tensor, site: str, targets: Sequence[Target]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.errors import InputError, SightlineError, SiteError, UnsupportedModel
-from sightline.models.capture import Site, watch
+from sightline.models.capture import Change, Site, watch
 from sightline.models.cnn import Convolutional
 from sightline.models.facts import timm_facts, torchvision_facts, transformers_facts
 from sightline.models.hierarchical import sizes
@@ -75,38 +75,63 @@ class GenericConvolutional(Convolutional):
     def trunk(self, images: Tensor, site: str) -> Tensor:
         self._notice(images)
         self._check(site)
+        spend(forward=len(images) * self.share(site))
+        return self._until(images, site, {})
+
+    def between(self, activation: Tensor, first: str, last: str) -> Tensor:
+        self._check(first)
+        self._check(last)
+        before, after = self.share(first), self.share(last)
+        blanks = self.leads(first, len(activation))
+        spend(forward=blanks * before + len(activation) * (after - before))
+        if first == last:
+            return activation.clone()
+        return self._until(self._blank(blanks), last, self._in_place(activation, first))
+
+    def tail(self, activation: Tensor, site: str) -> Tensor:
+        self._check(site)
+        blanks = self.leads(site, len(activation))
+        share = self.share(site)
+        spend(forward=blanks * share + len(activation) * (1 - share))
+        return self._replay(activation, site, blanks)
+
+    def leads(self, site: str, count: int) -> int:
+        few = count < 4  # too few for the check to pay
+        return count if few or not self._follows(site) else 1
+
+    def _until(self, images: Tensor, site: str, changes: dict[str, Change]) -> Tensor:
+        """Run the model up to a cut and leave it there."""
         found: list[Tensor] = []
 
         def stop(value: Tensor) -> Tensor:
             found.append(value)
             raise _Reached
 
-        spend(forward=len(images) * self.share(site))
         try:
-            with watch(self.sites, {site: stop}):
+            with watch(self.sites, {**changes, site: stop}):
                 self.model(images)
         except _Reached:
             return self.to_map(site, found[0], images)
         raise SiteError(f"{self.name} ran without reaching {site!r}; its structure changes from one image to the next")
 
-    def tail(self, activation: Tensor, site: str) -> Tensor:
-        self._check(site)
-        few = len(activation) < 4  # too few for the check to pay
-        return self._replay(activation, site, len(activation) if few or not self._follows(activation[:2], site) else 1)
-
     def _replay(self, activation: Tensor, site: str, blanks: int) -> Tensor:
         """Run the model on some blank images, and put the activation in the place of theirs."""
-        native = activation.permute(0, 2, 3, 1) if self.channels_last(site) else activation
-        images = torch.zeros(blanks, 3, *self._size, dtype=self.dtype, device=self.device)
-        share = self.share(site)
-        spend(forward=blanks * share + len(activation) * (1 - share))
-        with watch(self.sites, {site: lambda _blank: native.clone()}):
-            return self.logits(self.model(images))
+        with watch(self.sites, self._in_place(activation, site)):
+            return self.logits(self.model(self._blank(blanks)))
 
-    def _follows(self, two: Tensor, site: str) -> bool:
+    def _in_place(self, activation: Tensor, site: str) -> dict[str, Change]:
+        native = activation.permute(0, 2, 3, 1) if self.channels_last(site) else activation
+        return {site: lambda _blank: native.clone()}
+
+    def _blank(self, count: int) -> Tensor:
+        return torch.zeros(count, 3, *self._size, dtype=self.dtype, device=self.device)
+
+    def _follows(self, site: str) -> bool:
         """Try once whether, when one blank image goes in, the rest of the model takes a batch of another size."""
         known = self._measurements()
         if ("follows", site) not in known:
+            shape = self.shape_at(site, self._size)[1:]
+            two = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(self.device, self.dtype)
             with torch.no_grad():
                 both = self._replay(two, site, 2)
                 try:

@@ -11,7 +11,8 @@ precedes the blocks), ``.norm1``, ``.norm2``, ``.attention``, ``.mlp`` (module o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from sightline.errors import InputError, SiteError
 from sightline.models.adapter import Adapter
-from sightline.models.capture import ATTENTION_PLACES, Site, watch
+from sightline.models.capture import ATTENTION_PLACES, Attend, Site, attend, watch
 from sightline.models.passes import spend
 from sightline.types import TokenGrid
 
@@ -36,6 +37,10 @@ class Block:
         norm1: before (or, in post-norm models, after) the attention; None where there is none.
         norm2: before (or after) the MLP.
         mlp: the feed-forward part, None where it is no module of its own.
+        projection: the attention's output projection, None where it is no module of its own.
+        feed: the linear layer, the activation and the linear layer of a plain MLP, None where it is not plain.
+        scales: the names, inside the block, of the vectors that scale what attention and MLP add to the residual
+            stream; a name that is not there stands for no scaling.
     """
 
     module: nn.Module
@@ -43,6 +48,41 @@ class Block:
     norm1: nn.Module | None
     norm2: nn.Module | None
     mlp: nn.Module | None
+    projection: nn.Module | None = None
+    feed: tuple[nn.Module, nn.Module, nn.Module] | None = None
+    scales: tuple[str, str] = ("", "")
+
+    @property
+    def scale1(self) -> Tensor | None:
+        """What the attention's output is multiplied by before it is added, shape (channel,)."""
+        return first_path(self.module, (self.scales[0],))  # type: ignore[no-any-return]
+
+    @property
+    def scale2(self) -> Tensor | None:
+        """What the MLP's output is multiplied by before it is added, shape (channel,)."""
+        return first_path(self.module, (self.scales[1],))  # type: ignore[no-any-return]
+
+    @property
+    def value(self) -> tuple[Tensor, Tensor | None] | None:
+        """Weight and bias of the linear map that makes the values, None where there is no such map to be found."""
+        attention: Any = self.attention
+        alone = first_path(attention, ("v_proj", "attention.value"))
+        if isinstance(alone, nn.Linear):
+            return alone.weight, alone.bias
+        joint = first_path(attention, ("in_proj_weight", "qkv.weight"))
+        if joint is None or len(joint) % 3:
+            return None
+        bias = first_path(attention, ("in_proj_bias", "qkv.bias"))
+        return joint.chunk(3)[2], getattr(attention, "v_bias", None) if bias is None else bias.chunk(3)[2]
+
+    @property
+    def queries_keys_values(self) -> Tensor | None:
+        """The weights that make queries, keys and values, one below the other; None where they cannot be found."""
+        names = (("q_proj.weight", "attention.query.weight"), ("k_proj.weight", "attention.key.weight"))
+        alone = [first_path(self.attention, paths) for paths in (*names, ("v_proj.weight", "attention.value.weight"))]
+        if all(weight is not None for weight in alone):
+            return torch.cat(alone)
+        return first_path(self.attention, ("in_proj_weight", "qkv.weight"))  # type: ignore[no-any-return]
 
 
 class VisionTransformer(Adapter):
@@ -145,6 +185,30 @@ class VisionTransformer(Adapter):
         spend(forward=len(tokens) * (last - first) / self.depth * min(share, 1.0))
         return tokens
 
+    @contextmanager
+    def attend(self, changes: Mapping[int, Attend]) -> Iterator[None]:
+        """Let functions stand in for the attention of blocks, by index: (queries, keys, values, scale) -> mixed values.
+
+        All are (batch, head, token, channel); projections, norms and MLPs stay the model's own.
+        """
+        with self._watchable(), attend({self.blocks[index].attention: change for index, change in changes.items()}):
+            yield
+
+    def keys_and_values(self, tokens: Tensor, index: int, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return what tokens that enter a block show to its attention, (batch, head, token, channel) each."""
+        found: list[tuple[Tensor, Tensor]] = []
+
+        def stop(_query: Tensor, key: Tensor, value: Tensor, _scale: float) -> Tensor:
+            found.append((key, value))
+            raise _Reached
+
+        try:
+            with self.attend({index: stop}):
+                self.step(tokens, index, keep)
+        except _Reached:
+            return found[0]
+        raise SiteError(f"block {index} of {self.name} ran without attending; its structure is not the one it claims")
+
     @cached_property
     def _full(self) -> int:
         return self.grid.tokens if self.input_size else 0
@@ -211,7 +275,7 @@ class VisionTransformer(Adapter):
 
 
 class _Reached(Exception):
-    """Raised by `start` to leave the model once the tokens are there."""
+    """Raised to leave the model once what was asked for is there."""
 
 
 def gather_rotary(table: Tensor, keep: Tensor | None) -> Tensor:
@@ -231,3 +295,20 @@ def attribute_path(root: Any, path: str) -> Any:
 def first_attribute(root: Any, names: Sequence[str]) -> Any:
     """Return the first of these attributes that is there and not None."""
     return next((value for name in names if (value := getattr(root, name, None)) is not None), None)
+
+
+def first_path(root: Any, paths: Sequence[str]) -> Any:
+    """Follow dotted paths of attributes; return the end of the first that is there whole and not None."""
+    for path in paths:
+        found = root
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        if found is not None:
+            return found
+    return None
+
+
+def plain_feed(first: Any, activation: Any, second: Any) -> tuple[nn.Module, nn.Module, nn.Module] | None:
+    """Return the layers of a plain MLP, None where one of them is missing."""
+    whole = all(isinstance(part, nn.Module) for part in (first, activation, second))
+    return (first, activation, second) if whole else None

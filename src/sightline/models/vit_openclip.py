@@ -19,7 +19,7 @@ from sightline.extras import require
 from sightline.models import vit_timm
 from sightline.models.capture import Site
 from sightline.models.facts import is_a
-from sightline.models.vit import Block, VisionTransformer
+from sightline.models.vit import Block, VisionTransformer, plain_feed
 from sightline.models.wrapped import WrappedTransformer
 
 _CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
@@ -39,10 +39,7 @@ class OpenClipTransformer(VisionTransformer):
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        return tuple(
-            Block(module, attention=module.attn, norm1=module.ln_1, norm2=module.ln_2, mlp=module.mlp)
-            for module in self.tower.transformer.resblocks
-        )
+        return tuple(_block(module) for module in self.tower.transformer.resblocks)
 
     @property
     def entry(self) -> Site:
@@ -110,6 +107,19 @@ class OpenClipTimm(WrappedTransformer):
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         return _encode(self, texts) if hasattr(self.model, "encode_text") else super().encode_text(texts)
+
+
+def _block(module: Any) -> Block:
+    return Block(
+        module,
+        attention=module.attn,
+        norm1=module.ln_1,
+        norm2=module.ln_2,
+        mlp=module.mlp,
+        projection=getattr(module.attn, "out_proj", None),
+        feed=plain_feed(*(getattr(module.mlp, name, None) for name in ("c_fc", "gelu", "c_proj"))),
+        scales=("ls_1.gamma", "ls_2.gamma"),
+    )
 
 
 def _encode(adapter: OpenClipTransformer | OpenClipTimm, texts: Sequence[str]) -> Tensor:

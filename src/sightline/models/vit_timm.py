@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sightline.errors import InputError
 from sightline.models.capture import Site
 from sightline.models.facts import is_a, timm_facts
-from sightline.models.vit import Block, VisionTransformer, gather_rotary
+from sightline.models.vit import Block, VisionTransformer, first_path, gather_rotary, plain_feed
 
 
 class TimmVisionTransformer(VisionTransformer):
@@ -125,6 +125,9 @@ def _block(module: Any) -> Block:
         norm1=getattr(module, "norm1", None),
         norm2=getattr(module, "norm2", None),
         mlp=getattr(module, "mlp", None),
+        projection=first_path(module, ("attn.proj",)),
+        feed=plain_feed(*(first_path(module, (f"mlp.{name}",)) for name in ("fc1", "act", "fc2"))),
+        scales=("gamma_1", "gamma_2") if hasattr(module, "gamma_1") else ("ls1.gamma", "ls2.gamma"),
     )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sightline.extras import require
 from sightline.models.capture import Site
 from sightline.models.facts import is_a, torchvision_facts
-from sightline.models.vit import Block, VisionTransformer
+from sightline.models.vit import Block, VisionTransformer, plain_feed
 
 
 class TorchvisionTransformer(VisionTransformer):
@@ -28,10 +28,7 @@ class TorchvisionTransformer(VisionTransformer):
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        return tuple(
-            Block(module, attention=module.self_attention, norm1=module.ln_1, norm2=module.ln_2, mlp=module.mlp)
-            for module in self.model.encoder.layers
-        )
+        return tuple(_block(module) for module in self.model.encoder.layers)
 
     @property
     def entry(self) -> Site:
@@ -56,6 +53,19 @@ class TorchvisionTransformer(VisionTransformer):
 
     def finish(self, tokens: Tensor) -> Tensor:
         return self.logits(self.model.heads(self.final_norm(tokens)[:, 0]))
+
+
+def _block(module: Any) -> Block:
+    layers = [layer for layer in module.mlp if not isinstance(layer, nn.Dropout)]
+    return Block(
+        module,
+        attention=module.self_attention,
+        norm1=module.ln_1,
+        norm2=module.ln_2,
+        mlp=module.mlp,
+        projection=module.self_attention.out_proj,
+        feed=plain_feed(*layers) if len(layers) == 3 else None,
+    )
 
 
 def recognise(model: nn.Module, facts: dict[str, Any]) -> VisionTransformer | None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sightline.errors import InputError, TargetError
 from sightline.models.capture import Site
 from sightline.models.facts import IMAGENET, is_a, transformers_facts
-from sightline.models.vit import Block, VisionTransformer, first_attribute
+from sightline.models.vit import Block, VisionTransformer, first_attribute, first_path, plain_feed
 
 # How each model type's checkpoints normalise, used when no processor says better.
 _CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
@@ -223,6 +223,13 @@ def _block(module: Any) -> Block:
         norm1=first_attribute(module, ("layernorm_before", "norm1", "layer_norm1")),
         norm2=first_attribute(module, ("layernorm_after", "norm2", "layer_norm2")),
         mlp=getattr(module, "mlp", None),
+        projection=first_path(module, ("attention.o_proj", "attention.output.dense", "self_attn.out_proj")),
+        feed=plain_feed(
+            first_path(module, ("mlp.fc1",)),
+            first_path(module, ("mlp.activation_fn", "mlp.activation")),
+            first_path(module, ("mlp.fc2",)),
+        ),
+        scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
     )
 
 

@@ -12,11 +12,11 @@ from sightline.methods.several import ask_cost
 from sightline.models.adapter import Adapter
 from sightline.operators.wrapper import Ask, Wrapper
 from sightline.registry import OPERATORS
-from sightline.types import Attribution, Logit, LogProbability, Method, Passes, Probability, Target
+from sightline.types import Attribution, Indices, Logit, LogProbability, Method, Passes, Probability, Target
 
 
-def with_class(target: Target, index: int) -> Target:
-    """Return the same kind of target for another class."""
+def with_class(target: Target, index: Indices) -> Target:
+    """Return the same kind of target for another class, or one per image."""
     if isinstance(target, Logit | Probability | LogProbability):
         return replace(target, index=index)
     raise TargetError(

@@ -1,0 +1,116 @@
+"""Read a folder of photographs whose classes, and perhaps masks, are known.
+
+The folder holds ``images/``, perhaps ``masks/`` (one PNG for each image that has one, of the same name), and
+``labels.csv`` with one row per image:
+
+=================================  ======================================================================
+``file`` or ``stem``               the image's name in ``images/``, with or without its suffix
+``label`` or ``imagenet_label``    its class, a number
+``predicted``, ``…_predicted``     the class a model gave it; may be missing
+``probability``, ``…_probability`` how probable that model thought the label; may be missing
+=================================  ======================================================================
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sightline.data.images import SUFFIXES
+from sightline.errors import InputError
+
+__all__ = ["Labelled", "read_labelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One photograph and what is known of it.
+
+    Attributes:
+        name: of the file, without its suffix.
+        path: of the image.
+        label: its class.
+        mask: path of its mask, None where there is none.
+        predicted: the class a model gave it, None where nobody says.
+        confidence: how probable that model thought the label, None where nobody says.
+    """
+
+    name: str
+    path: Path
+    label: int
+    mask: Path | None = None
+    predicted: int | None = None
+    confidence: float | None = None
+
+    @property
+    def correct(self) -> bool:
+        """Whether the model is known to have been right."""
+        return self.predicted == self.label
+
+
+def read_labelled(folder: str | Path) -> list[Labelled]:
+    """Read ``labels.csv`` of a folder, in the order of its rows.
+
+    Raises:
+        InputError: the table or an image is missing, a column is, or a number is none.
+    """
+    folder = Path(folder)
+    table = folder / "labels.csv"
+    if not table.is_file():
+        raise InputError(f"{folder} has no labels.csv; give a folder with images/ and labels.csv")
+    with table.open(newline="", encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    if not rows:
+        raise InputError(f"{table} has no row; list one image per row")
+    return [_read_row(folder, row, line) for line, row in enumerate(rows, start=2)]
+
+
+def _read_row(folder: Path, row: Mapping[str, str | None], line: int) -> Labelled:
+    where = f"line {line} of {folder / 'labels.csv'}"
+    path = _find(folder / "images", _needed(row, ("file", "stem"), where), where)
+    mask = folder / "masks" / f"{path.stem}.png"
+    predicted, confidence = _ending(row, "predicted"), _ending(row, "probability")
+    return Labelled(
+        name=path.stem,
+        path=path,
+        label=int(_number(_needed(row, ("label", "imagenet_label"), where), where)),
+        mask=mask if mask.is_file() else None,
+        predicted=None if predicted is None else int(_number(predicted, where)),
+        confidence=None if confidence is None else _number(confidence, where),
+    )
+
+
+def _needed(row: Mapping[str, str | None], columns: tuple[str, ...], where: str) -> str:
+    for column in columns:
+        if row.get(column):
+            return str(row[column]).strip()
+    raise InputError(f"{where} has no {' or '.join(columns)}; name the columns in the first line and fill them all")
+
+
+def _ending(row: Mapping[str, str | None], word: str) -> str | None:
+    """Return the first filled column of this name, or of a name that ends in it after an underscore."""
+    names = (name for name in row if name and (name == word or name.endswith(f"_{word}")))
+    return next((row[name] for name in names if row[name]), None)
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{where} has {text!r} where a number belongs; correct it") from None
+
+
+def _find(folder: Path, name: str, where: str) -> Path:
+    """Return the image of this name, its suffix given or not; a name may not lead out of the folder."""
+    if Path(name).name != name:
+        raise InputError(f"{where} names {name!r}; give the name of a file in {folder}, not a path")
+    if (folder / name).suffix.lower() in SUFFIXES and (folder / name).is_file():
+        return folder / name
+    found = next(
+        (folder / f"{name}{suffix}" for suffix in sorted(SUFFIXES) if (folder / f"{name}{suffix}").is_file()), None
+    )
+    if found is None:
+        raise InputError(f"{where} names {name!r}, and {folder} holds no such image; restore it or drop the row")
+    return found

@@ -1,0 +1,102 @@
+r"""FullGrad on convolutional networks: what the input and every bias add to the target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sightline.errors import RecipeError
+from sightline.models.adapter import Adapter
+from sightline.models.biases import BiasTerm, watch_biases
+from sightline.types import Target
+
+VARIANTS = ("paper", "simple", "pgc")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Decomposition:
+    """What a target is made of.
+
+    Attributes:
+        image: input times gradient, (batch, 3, height, width).
+        gradients: at every bias term, in the order in which they ran.
+        terms: the bias terms.
+    """
+
+    image: Tensor
+    gradients: tuple[Tensor, ...]
+    terms: tuple[BiasTerm, ...]
+
+    @property
+    def biases(self) -> tuple[Tensor, ...]:
+        """Bias times gradient, of every term."""
+        return tuple(gradient * term.bias for gradient, term in zip(self.gradients, self.terms, strict=True))
+
+    @property
+    def total(self) -> Tensor:
+        """What everything sums to, (batch,): the logit, where the network is made of rectifiers and linear maps."""
+        parts = [self.image, *self.biases]
+        return torch.stack([part.flatten(1).sum(dim=1) for part in parts]).sum(dim=0)
+
+
+def decompose(model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Decomposition]:
+    """Return what each target is made of, from one pass forward and one backward per target."""
+    pixels = images.detach().clone().requires_grad_()
+    with torch.enable_grad(), watch_biases() as terms:
+        logits = model(pixels)
+        scores = [target(logits) for target in targets]
+    wanted = {"image": pixels} | {f"bias {index}": term.output for index, term in enumerate(terms)}
+    # a part that the target does not depend on adds nothing to it
+    every = model.gradients_each(scores, wanted, unused=True)
+    return [Decomposition(g.pop("image") * images, tuple(g.values()), tuple(terms)) for g in every]
+
+
+def full_grad_map(model: Adapter, images: Tensor, targets: Sequence[Target], variant: str = "paper") -> list[Tensor]:
+    r"""Return the FullGrad map of each target, (batch, H, W), from one pass forward and one backward per target.
+
+    .. math:: A = \sum_c \psi(x \odot \nabla_x s) + \sum_\ell \sum_c \psi(b_\ell \odot \nabla_{z_\ell} s)
+
+    over every bias :math:`b_\ell` of a feature map :math:`z_\ell`; :math:`\psi` takes absolute values, scales to [0, 1]
+    and resizes to the image. ``paper`` scales each image's whole feature map, ``simple`` leaves :math:`b_\ell` out,
+    ``pgc`` scales every channel by itself and the sum again, and sees plain `nn.Conv2d` and `nn.BatchNorm2d` modules
+    only, as the package grad-cam does.
+    """
+    if variant not in VARIANTS:
+        raise RecipeError(f"got variant={variant!r}; FullGrad on a CNN knows {', '.join(VARIANTS)}")
+    seen = _plain_owners(model) if variant == "pgc" else None
+    return [_map(found, variant, seen) for found in decompose(model, images, targets)]
+
+
+def _map(found: Decomposition, variant: str, owners: set[int] | None) -> Tensor:
+    size = (found.image.shape[-2], found.image.shape[-1])
+    total = _shown(found.image, size, variant)
+    values = found.gradients if variant == "simple" else found.biases
+    for term, value in zip(found.terms, values, strict=True):
+        if value.ndim == 4 and (owners is None or id(term.owner) in owners):
+            total = total + _shown(value.movedim(-1, 1) if term.channels_last else value, size, variant)
+    return _to_unit(total, (1, 2), 1e-7) if variant == "pgc" else total
+
+
+def _shown(value: Tensor, size: tuple[int, int], variant: str) -> Tensor:
+    """Scale, resize and add up a term's channels: (batch, channel, h, w) -> (batch, H, W)."""
+    if variant == "pgc":
+        scaled = _to_unit(value.abs(), (2, 3), 1e-7)
+        return F.interpolate(scaled, size=size, mode="bilinear", align_corners=False).sum(dim=1)
+    scaled = _to_unit(value.abs(), (1, 2, 3), 1e-6)
+    return F.interpolate(scaled, size=size, mode="bilinear", align_corners=True).sum(dim=1)
+
+
+def _to_unit(values: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
+    """Scale to [0, 1] over some axes."""
+    values = values - values.amin(dim=dims, keepdim=True)
+    return values / (values.amax(dim=dims, keepdim=True) + eps)
+
+
+def _plain_owners(model: Adapter) -> set[int]:
+    """Name the tensors by which calls of plain convolutions and batch norms with a bias are known."""
+    plain = [m for m in model.modules if type(m) in (nn.Conv2d, nn.BatchNorm2d) and m.bias is not None]
+    return {id(m.running_mean if isinstance(m, nn.BatchNorm2d) else m.weight) for m in plain}

@@ -1,0 +1,142 @@
+r"""Layer-wise relevance through the blocks of a plain vision transformer.
+
+A layer shares out the relevance of its output among its inputs. With :math:`a \oslash b` for division that gives
+nothing where :math:`b = 0`, and bias left out everywhere:
+
+- linear: :math:`R_x = x^+ (S W^+) + x^- (S W^-)` with :math:`S = R \oslash (x^+ W^+ + x^- W^-)`;
+- product of matrices :math:`Z = A B`: :math:`R_A = \frac12 A \odot (S B^\top)` and
+  :math:`R_B = \frac12 B \odot (A^\top S)` with :math:`S = R \oslash Z`;
+- sum :math:`z = a + b`: :math:`R_a = a\,(R \oslash z)`, then scaled so that both parts together keep the relevance of
+  the sum, in proportion to the size of each part's total;
+- a tensor used twice: :math:`R = x\,(R_1 \oslash x + R_2 \oslash x)`;
+- norms, activations, the softmax and layer scales pass relevance on as it is.
+
+The older rules, used by partial LRP, divide the two halves of a linear layer separately and leave sums unscaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sightline.models.passes import spend
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """What one block held during the forward pass: tensors are (batch, token, channel) or (batch, head, token, ·).
+
+    Attributes:
+        stream: what entered the block.
+        normed1: what the attention saw.
+        q: queries, as they meet the keys.
+        k: keys.
+        v: values.
+        attention: probabilities.
+        context: the heads' mixed values.
+        attended: what the attention added to the stream.
+        normed2: what the MLP saw.
+        hidden: what its last layer saw.
+        fed: what the MLP added to the stream.
+        weights: of the maps to queries, keys and values (joined), of the projection, and of the MLP's two layers.
+    """
+
+    stream: Tensor
+    normed1: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    attention: Tensor
+    context: Tensor
+    attended: Tensor
+    normed2: Tensor
+    hidden: Tensor
+    fed: Tensor
+    weights: tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def divide(a: Tensor, b: Tensor) -> Tensor:
+    """Divide; nothing where the divisor is zero."""
+    shifted = b + 1e-9
+    return a / torch.where(shifted == 0, 1e-9, shifted) * (b != 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How relevance is shared out.
+
+    Attributes:
+        joint: one denominator for both halves of a linear layer, and sums rescaled; False for the older rules.
+    """
+
+    joint: bool = True
+
+    def head(self, tokens: Tensor, gradient: Tensor) -> Tensor:
+        """Share a relevance of one among the tokens that a linear head reads, (batch, token, channel).
+
+        The gradient of the score is the head's weight, pooling included.
+        """
+        positive = tokens.clamp(min=0) * gradient.clamp(min=0)
+        negative = tokens.clamp(max=0) * gradient.clamp(max=0)
+        sums = [part.sum(dim=(1, 2), keepdim=True) for part in (positive, negative)]
+        first, second = [sums[0] + sums[1]] * 2 if self.joint else sums
+        return tokens * divide(divide(positive, first) + divide(negative, second), tokens)
+
+    def linear(self, x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
+        positive, negative = x.clamp(min=0), x.clamp(max=0)
+        weight_p, weight_n = weight.clamp(min=0), weight.clamp(max=0)
+        sums = [F.linear(positive, weight_p), F.linear(negative, weight_n)]
+        sums = [sums[0] + sums[1]] * 2 if self.joint else sums
+        share_p, share_n = (divide(relevance, z) for z in sums)
+        return positive * (share_p @ weight_p) + negative * (share_n @ weight_n)
+
+    def add(self, a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
+        share = divide(relevance, a + b)
+        parts = (a * share, b * share)
+        if not self.joint:
+            return parts
+        sums = [part.sum(dim=(1, 2), keepdim=True) for part in parts]
+        total, size = relevance.sum(dim=(1, 2), keepdim=True), sums[0].abs() + sums[1].abs()
+        first, second = (p * divide(divide(s.abs(), size) * total, s) for p, s in zip(parts, sums, strict=True))
+        return first, second
+
+    def product(self, a: Tensor, b: Tensor, product: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
+        """Share the relevance of ``a @ b`` between both."""
+        share = divide(relevance, product)
+        return a * (share @ b.transpose(-1, -2)) / 2, b * (a.transpose(-1, -2) @ share) / 2
+
+    def clone(self, x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return x * (divide(first, x) + divide(second, x))
+
+    def attention_relevance(self, traces: Sequence[Trace], relevance: Tensor, depth: int) -> Iterator[Tensor]:
+        """Yield the relevance of each block's probabilities, (batch, head, to, from), from the last block down."""
+        for trace in reversed(traces):
+            # four products with every weight, where a backward pass makes two
+            spend(backward=2 * len(relevance) / depth)
+            joint, projection, first, second = trace.weights
+            middle = trace.stream + trace.attended
+            kept, fed = self.add(middle, trace.fed, relevance)
+            fed = self.linear(trace.normed2, first, self.linear(trace.hidden, second, fed))
+            kept, attended = self.add(trace.stream, trace.attended, self.clone(middle, kept, fed))
+            context = _split(self.linear(_merge(trace.context), projection, attended), trace.v)
+            attention, values = self.product(trace.attention, trace.v, trace.context, context)
+            yield attention
+            if trace is traces[0]:
+                return
+            scores = trace.q @ trace.k.transpose(-1, -2)
+            queries, keys = self.product(trace.q, trace.k.transpose(-1, -2), scores, attention)
+            made = torch.cat([_merge(queries), _merge(keys.transpose(-1, -2)), _merge(values)], dim=-1)
+            relevance = self.clone(trace.stream, kept, self.linear(trace.normed1, joint, made))
+
+
+def _merge(heads: Tensor) -> Tensor:
+    return heads.transpose(1, 2).flatten(2)
+
+
+def _split(tokens: Tensor, like: Tensor) -> Tensor:
+    heads: Tensor = tokens.unflatten(2, (like.shape[1], -1))
+    return heads.transpose(1, 2)

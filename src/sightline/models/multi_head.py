@@ -1,0 +1,55 @@
+"""What `nn.MultiheadAttention` computes, step by step, so that its projections and its heads can be seen."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from sightline.errors import SiteError
+
+_SIGNATURE = inspect.signature(F.multi_head_attention_forward)
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
+
+
+def multi_head(attend: Attend, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
+    """Stand in for a call of `F.multi_head_attention_forward`, (token, batch, channel) in and out.
+
+    `attend` gets queries, keys and values, (batch, head, token, channel), and the mask; it returns the mixed values
+    and, when somebody wants the weights, the probabilities.
+    """
+    call = _SIGNATURE.bind(*args, **kwargs)
+    call.apply_defaults()
+    given = call.arguments
+    if given["bias_k"] is not None or given["add_zero_attn"] or given["static_k"] is not None:
+        raise SiteError(
+            "this nn.MultiheadAttention adds keys of its own, so its heads cannot be seen; "
+            "use a method that needs no attention"
+        )
+    q, k, v = (x.unflatten(-1, (given["num_heads"], -1)).permute(1, 2, 0, 3) for x in _projected(given))
+    context, probabilities = attend(q, k, v, given["attn_mask"])
+    output = F.linear(context.permute(2, 0, 1, 3).flatten(-2), given["out_proj_weight"], given["out_proj_bias"])
+    if not given["need_weights"]:
+        return output, None
+    if probabilities is None:
+        raise SiteError("this attention was asked for its weights, which were not computed; set need_weights=False")
+    return output, probabilities.mean(dim=1) if given["average_attn_weights"] else probabilities
+
+
+def _projected(given: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    tokens = given["query"], given["key"], given["value"]
+    weight, bias = given["in_proj_weight"], given["in_proj_bias"]
+    if not given["use_separate_proj_weight"] and tokens[0] is tokens[1] is tokens[2]:
+        return F.linear(tokens[0], weight, bias).chunk(3, dim=-1)  # one product, as the original has it
+    separate = given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"]
+    weights = separate if given["use_separate_proj_weight"] else weight.chunk(3)
+    biases = (None,) * 3 if bias is None else bias.chunk(3)
+    return tuple(F.linear(x, w, b) for x, w, b in zip(tokens, weights, biases, strict=True))
+
+
+def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, None]:
+    """Attend by torch's own kernel, as the original does when nobody wants the weights."""
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask), None

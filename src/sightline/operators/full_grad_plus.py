@@ -1,0 +1,76 @@
+"""FullGrad+: start layers summed, biases counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from torch import Tensor
+
+from sightline.errors import RecipeError
+from sightline.methods.full_grad import FullGrad, accounts
+from sightline.methods.gradient import InputTimesGradient
+from sightline.methods.several import Sharing, ask, ask_cost
+from sightline.models.adapter import Adapter
+from sightline.models.vit import VisionTransformer
+from sightline.operators.balance import Libra
+from sightline.operators.layers import depth_of, half, sum_layers
+from sightline.registry import OPERATORS
+from sightline.types import Attribution, Method, Passes, Target
+
+
+@OPERATORS.register(
+    "full_grad_plus", family="layers", cite="skipplus2024", cost="the method's, and 1 forward and 1 backward for biases"
+)
+@dataclass(frozen=True, slots=True)
+class FullGradPlus(Sharing):
+    r"""The sum of a method over its start layers, and every bias once.
+
+    .. math:: M = \sum_{\ell=m}^{L-1} A(f_\ell)(X_\ell)
+        + \sum_{b \in B_{\ge m}} \sum_d b_d \frac{\partial s}{\partial z^b_d}
+
+    ``plus(full_grad)`` would count the biases of block :math:`\ell` once for every layer up to :math:`\ell`; here they
+    count once. With ``ixg``, the default, all of it comes from one pass forward and one backward. Libra belongs
+    outside, ``libra(full_grad_plus)``; inside it is moved there, so that inputs and biases follow the same rules.
+
+    Attributes:
+        start: m, the first layer of the sum: a block, or "half" for half the blocks, as in ``skip_plus``.
+    """
+
+    method: Method = field(default_factory=InputTimesGradient)
+    start: int | Literal["half"] = 0
+
+    def several(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        if isinstance(self.method, Libra):
+            return ask(self._libra_outside(self.method), model, images, targets)
+        depth = depth_of(model, self.method)
+        assert isinstance(model, VisionTransformer)
+        first = half(depth) if self.start == "half" else self.start
+        if not 0 <= first < depth:
+            raise RecipeError(f"got start={first}; {model.name} has blocks 0 to {depth - 1}")
+        grid = model.grid_of(images)
+        found = accounts(model, images, targets)
+        biases = [grid.to_map(account.biases[first])[None] for account in found]
+        if self._plain:
+            layers = [Attribution(grid.to_map(account.inputs), grid) for account in found]
+        else:
+            layers = ask(self.method, model, images, targets, every_layer=True)
+        sums = [sum_layers(self.method, model, every, first, depth) for every in layers]
+        return [replace(x, values=x.values + b, details=None) for x, b in zip(sums, biases, strict=True)]
+
+    @property
+    def _plain(self) -> bool:
+        """Whether one pass yields both, inputs and biases: for ixg, which full_grad without its biases is as well."""
+        return isinstance(self.method, FullGrad) or self.method == InputTimesGradient()
+
+    def _libra_outside(self, libra: Libra) -> Method:
+        return replace(libra, method=replace(self, method=libra.method))
+
+    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        if isinstance(self.method, Libra):
+            return ask_cost(self._libra_outside(self.method), model, count)
+        own = Passes() if self._plain else ask_cost(self.method, model, count, every_layer=True)
+        return own + Passes(1, count)

@@ -1,0 +1,175 @@
+"""Relevance on transformers: the laws of its rules, then the authors' numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests import tiny
+from tests.methods.reference import agrees_on_a_random_vit, on_a_photograph, shares_one_run
+from tests.models import families_vit
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+import sightline
+from sightline.methods.relevance_vit_rules import Rules, divide
+
+RANDOM_VIT = [
+    ("t_attr(start=0)", "t_attr_chefer_start0"),
+    ("t_attr", "t_attr_chefer_start1"),
+    ("t_attr(variant='mda')", "t_attr_mda"),
+    ("lrp_rollout", "lrp_rollout"),
+    ("partial_lrp", "partial_lrp"),
+]
+PHOTO = [
+    ("t_attr(start=0)", "tattr_chefer_start0_A", 1e-6),
+    ("t_attr", "tattr_chefer_start1_A", 1e-6),
+    ("t_attr(variant='mda')", "tattr_mda_start0_A", 1e-6),
+    ("lrp_rollout", "lrp_rollout_A", 1e-6),
+    ("partial_lrp", "partial_lrp_A", 1e-8),
+]
+METHODS = ["t_attr", "t_attr(variant='mda')", "lrp_rollout", "partial_lrp"]
+
+
+@pytest.mark.parametrize(("recipe", "key"), RANDOM_VIT)
+def test_matches_the_authors_code_on_a_random_vit(recipe: str, key: str) -> None:
+    agrees_on_a_random_vit(recipe, key, 1e-6, tolerance=1e-4)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("recipe", "file", "tolerance"), PHOTO)
+def test_reaches_the_authors_numbers_in_float64(
+    recipe: str, file: str, tolerance: float, shared: Path, real_vit: nn.Module
+) -> None:
+    assert_close(*on_a_photograph(recipe, file, shared, real_vit, torch.float64), atol=tolerance, rtol=0)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(("recipe", "file", "_tolerance"), PHOTO)
+def test_is_close_to_the_authors_numbers_in_float32(
+    recipe: str, file: str, _tolerance: float, shared: Path, real_vit: nn.Module
+) -> None:
+    got, want = on_a_photograph(recipe, file, shared, real_vit, torch.float32)
+    assert np.corrcoef(got.flatten(), want.flatten())[0, 1] >= 0.95  # the rules are ill-conditioned; see the card
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def total(relevance: Tensor) -> Tensor:
+    return relevance.flatten(1).sum(dim=1)
+
+
+def test_division_by_zero_gives_nothing() -> None:
+    assert_close(divide(torch.ones(3), torch.tensor([0.0, 2.0, -4.0])), torch.tensor([0.0, 0.5, -0.25]))
+    assert torch.isfinite(divide(torch.ones(1, dtype=torch.float64), torch.tensor([-1e-9], dtype=torch.float64)))
+
+
+def test_every_rule_keeps_the_relevance() -> None:
+    rules, relevance = Rules(), random(2, 4, 5)
+    through = rules.linear(random(2, 4, 24), random(5, 24), relevance)
+    assert_close(total(through), total(relevance), rtol=1e-6, atol=1e-6)
+    a, b = random(2, 4, 5), random(2, 4, 5)
+    assert_close(total(rules.clone(a, b, relevance)), total(b + relevance), rtol=1e-6, atol=1e-6)
+    # the sum of both parts keeps the relevance of the sum, in the sign of that sum
+    parts = [total(part) for part in rules.add(a, b, relevance)]
+    assert_close(parts[0] + parts[1], total(relevance), rtol=1e-6, atol=1e-6)
+    assert ((parts[0] * total(relevance)) > 0).all()
+    left, right = random(2, 3, 4, 6), random(2, 3, 6, 5)
+    shared = rules.product(left, right, left @ right, random(2, 3, 4, 5))
+    assert_close(total(shared[0]), total(shared[1]), rtol=1e-5, atol=1e-6)
+
+
+def test_sums_are_shared_per_image() -> None:
+    rules, (a, b, relevance) = Rules(), random(3, 4, 6, 5).unbind()
+    together = rules.add(a, b, relevance)
+    for row in range(4):
+        alone = rules.add(*(x[row : row + 1] for x in (a, b, relevance)))
+        assert_close(together[0][row], alone[0][0])
+        assert_close(together[1][row], alone[1][0])
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_the_head_is_a_linear_layer_read_from_its_gradient(joint: bool) -> None:
+    rules, tokens, weight = Rules(joint), random(2, 4, 6), random(5, 6)
+    only = F.one_hot(torch.tensor([3, 3]), 5).double()
+    want = rules.linear(tokens[:, 0], weight, only)
+    gradient = torch.zeros_like(tokens)
+    gradient[:, 0] = weight[3]
+    got = rules.head(tokens, gradient)
+    assert_close(got[:, 0], want, rtol=1e-6, atol=1e-7)
+    assert not got[:, 1:].any()
+    assert_close(total(got), torch.full((2,), 1.0 if joint else 2.0, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("recipe", METHODS)
+def test_several_targets_share_the_forward_pass(recipe: str, tiny_vit: nn.Module, images: Tensor) -> None:
+    shares_one_run(recipe, tiny_vit, images)
+
+
+@pytest.mark.parametrize("recipe", ["t_attr(start={})", "t_attr(start={}, variant='mda')", "lrp_rollout(start={})"])
+def test_layer_l_is_the_method_started_at_l(recipe: str, tiny_vit: nn.Module, images: Tensor) -> None:
+    every = sightline.explain(tiny_vit, images, recipe.format(0), target=1).values
+    assert len(every) == 3
+    for start in range(3):
+        assert_close(every[start], sightline.explain(tiny_vit, images, recipe.format(start), target=1).map)
+
+
+def as_timm(model: nn.Module) -> nn.Module:
+    """Rebuild torchvision's transformer in timm, weight for weight."""
+    twin = tiny.vit(embed_dim=32, num_heads=2, num_classes=families_vit.CLASSES).double()
+    names = {"class_token": "cls_token", "encoder.pos_embedding": "pos_embed", "conv_proj": "patch_embed.proj"}
+    names |= {"encoder.ln.": "norm.", "heads.head": "head", "encoder.layers.encoder_layer_": "blocks."}
+    names |= {".ln_1": ".norm1", ".ln_2": ".norm2", ".self_attention.in_proj_": ".attn.qkv.", ".mlp.0": ".mlp.fc1"}
+    names |= {".self_attention.out_proj": ".attn.proj", ".mlp.3": ".mlp.fc2"}
+    weights = {}
+    for name, value in model.state_dict().items():
+        for old, new in names.items():
+            name = name.replace(old, new)
+        weights[name] = value
+    twin.load_state_dict(weights)
+    return twin
+
+
+@pytest.mark.parametrize("recipe", METHODS)
+def test_the_library_a_model_comes_from_does_not_matter(recipe: str) -> None:
+    family = families_vit.FAMILIES["torchvision/vit"]
+    model, images = family.build().double(), families_vit.images(family).double()
+    twin = as_timm(model)
+    assert_close(model(images), twin(images))
+    got, want = (sightline.explain(m, images, recipe, target=2).values for m in (model, twin))
+    assert_close(got, want, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["transformers/vit", "transformers/clip", "open_clip/clip", "timm/distilled"])
+@pytest.mark.parametrize("recipe", METHODS)
+def test_runs_on_every_plain_family(recipe: str, name: str) -> None:
+    family = families_vit.FAMILIES[name]
+    adapter, images = sightline.adapt(family.build().double()), families_vit.images(family).double()
+    values = sightline.parse(recipe)(adapter, images, sightline.Logit(2)).values
+    assert torch.isfinite(values).all()
+    assert values.any()
+
+
+@pytest.mark.parametrize("name", ["timm/eva02", "transformers/dinov2_swiglu"])
+def test_blocks_without_a_rule_are_refused(name: str) -> None:
+    family = families_vit.FAMILIES[name]
+    with pytest.raises(sightline.errors.UnsupportedModel, match="not plain ones"):
+        sightline.explain(family.build(), families_vit.images(family), "t_attr", target=0)
+
+
+def test_blocks_that_add_something_else_are_refused(tiny_vit: nn.Module, images: Tensor) -> None:
+    model: Any = tiny_vit
+    model.blocks[1].drop_path1 = nn.Hardtanh(-0.01, 0.01).eval()
+    with pytest.raises(sightline.errors.UnsupportedModel, match="block 1 of VisionTransformer does more than add"):
+        sightline.explain(tiny_vit, images, "lrp_rollout", target=0)
+
+
+def test_a_start_block_that_is_not_there_is_refused(tiny_vit: nn.Module, images: Tensor) -> None:
+    with pytest.raises(sightline.errors.RecipeError, match="got start=3; VisionTransformer has blocks 0 to 2"):
+        sightline.explain(tiny_vit, images, "t_attr(start=3)", target=0)

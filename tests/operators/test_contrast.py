@@ -1,0 +1,164 @@
+"""VAR: laws of the contrast, the released code's numbers, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests import tiny
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import sightline
+from sightline.errors import RecipeError, TargetError, UnsupportedMethod
+from sightline.methods.gradient import InputTimesGradient
+from sightline.operators.contrast import PRESETS, Rules, Var, contrasted, shares
+
+
+def maps(count: int = 4, scale: float = 1.0) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return scale * torch.randn(count, 1, 2, 6, 5, dtype=torch.float64, generator=generator)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("scale", [1e-12, 1e-3, 1.0, 1e3])
+def test_the_classes_share_every_place_completely(preset: str, scale: float) -> None:
+    share, excess = shares(maps(scale=scale), PRESETS[preset])  # type: ignore[index]
+    assert_close(share.sum(dim=0), torch.ones(1, 2, 6, 5, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert_close(excess, share - 0.25, rtol=0, atol=1e-12)
+    assert_close(excess.sum(dim=0), torch.zeros(1, 2, 6, 5, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_equal_maps_give_zero(preset: str, count: int) -> None:
+    same = maps(1).expand(count, -1, -1, -1, -1)
+    got, _ = contrasted(same, replace(PRESETS[preset], threshold=0.0))  # type: ignore[index]
+    assert torch.equal(got, torch.zeros_like(got))
+
+
+def test_the_formula_of_the_paper_written_out() -> None:
+    given = maps(3)
+    q = sum(torch.softmax(given / t, dim=0) for t in (1, 5, 100)) / 3
+    want = given[0] * q[0] * (q[0] > 1 / 3)
+    got, share = contrasted(given, PRESETS["text"])
+    assert_close(share, q)
+    assert_close(got, want)
+    assert (got == 0).any()
+    assert (got != 0).any()
+
+
+def test_maps_far_smaller_than_a_temperature_are_still_told_apart() -> None:
+    got, _ = contrasted(maps(scale=1e-14), PRESETS["text"])
+    want, _ = contrasted(maps(scale=1e-6), PRESETS["text"])
+    assert torch.equal(got != 0, want != 0)
+
+
+def test_with_one_temperature_the_mask_is_where_the_class_beats_the_others_soft_maximum() -> None:
+    given, t = maps(3), 2.0
+    got, _ = contrasted(given, Rules(temperatures=(t,)))
+    beats = given[0] > t * torch.log(torch.exp(given / t).mean(dim=0))
+    assert torch.equal(got != 0, beats)
+
+
+def test_a_joint_maximum_makes_the_scale_irrelevant() -> None:
+    one, q = contrasted(maps(), PRESETS["recommended"])
+    other, p = contrasted(maps(scale=1000), PRESETS["recommended"])
+    assert_close(q, p)
+    assert_close(other, 1000 * one)
+
+
+@pytest.mark.parametrize(
+    ("key", "classes", "magnitude", "threshold"),
+    [
+        ("topk_tau0.01_abs1", (2, 3, 4), True, 0.01),
+        ("topk_tau0.1_abs0", (2, 3, 4), False, 0.1),
+        ("fixed_tau0.1_abs1", (2, 3, 5), True, 0.1),
+        ("fixed_tau0_abs0", (2, 3, 5), False, 0.0),
+        ("topk_target_third", (0, 2, 3), True, 0.01),
+    ],
+)
+def test_the_released_code(key: str, classes: tuple[int, ...], magnitude: bool, threshold: float) -> None:
+    numbers = np.load(tiny.GOLDEN / "var_released.npz")
+    given = torch.from_numpy(numbers["class_maps"]).double()[list(classes)][:, None]
+    rules = replace(PRESETS["released"], magnitude=magnitude, threshold=threshold)
+    got, _ = contrasted(given, rules)
+    assert_close(got[0], torch.from_numpy(numbers[key]).double(), rtol=0, atol=1e-6)
+
+
+def test_class_sets() -> None:
+    ranked = [4, 2, 7, 0, 9, 1]
+    top3 = Var(InputTimesGradient(), "top3")
+    assert top3._ranked(4, ranked) == [4, 2, 7, 1]
+    assert top3._ranked(7, ranked) == [7, 4, 2, 1]
+    assert top3._ranked(9, ranked) == [9, 4, 2, 1]
+    assert top3._ranked(1, ranked) == [1, 4, 2, 9]
+    assert Var(InputTimesGradient(), "best_worst")._ranked(4, ranked) == [4, 1]
+    released = Var(InputTimesGradient(), "top2", preset="released")
+    assert released._ranked(2, ranked) == [2, 4, 1]
+    assert released._ranked(0, ranked) == [0, 4, 2]
+    assert top3._ranked(0, [0, 1]) == [0, 1]
+
+
+def test_classes_are_chosen_per_image(tiny_vit: nn.Module, images: Tensor) -> None:
+    got = sightline.explain(tiny_vit, images, "var(ixg, classes='top1', at='grid')")
+    logits = tiny_vit(images)
+    want = torch.stack([logits.argmax(dim=1), logits.argmin(dim=1)], dim=1)
+    assert torch.equal(got.details.classes, want)
+    for row, (best, worst) in enumerate(want.tolist()):
+        alone = sightline.explain(tiny_vit, images[row : row + 1], f"var(ixg, classes=({best}, {worst}), at='grid')")
+        assert_close(got.map[row], alone.map[0])
+
+
+def test_the_distribution_is_returned_on_request(tiny_vit: nn.Module, images: Tensor) -> None:
+    assert sightline.explain(tiny_vit, images, "var(ixg)", target=1).details.distribution is None
+    got = sightline.explain(tiny_vit, images, "var(ixg, classes=(0, 1, 4), distribution=True)", target=1)
+    assert got.details.distribution.shape == (3, 1, 2, 32, 32)
+    assert_close(got.details.distribution.sum(dim=0), torch.ones(1, 2, 32, 32, dtype=torch.float64))
+    assert got.details.classes.tolist() == [[1, 0, 4]] * 2
+
+
+def test_maps_are_enlarged_before_they_compete(tiny_vit: nn.Module, images: Tensor) -> None:
+    one, two = (sightline.explain(tiny_vit, images, "gae", target=t).pixels() for t in (1, 3))
+    want, _ = contrasted(torch.stack([one, two])[:, None], PRESETS["text"])
+    assert_close(sightline.explain(tiny_vit, images, "var(gae, classes=(1, 3))", target=1).map, want[0])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "forward", "backward"),
+    [
+        ("var(ixg, classes=(0, 1, 2, 3))", 1, 4),
+        ("var(plus(libra(ixg)), classes=(0, 1, 2, 3))", 1, 4),
+        ("var(ixg)", 2, 3),
+        ("var(ig(steps=5), classes=(0, 1, 2))", 5, 15),
+        ("var(rectify(gae), classes='best_worst')", 2, 2),
+        ("against(ixg, other=2)", 1, 2),
+    ],
+)
+def test_classes_share_the_forward_pass(
+    recipe: str, forward: float, backward: float, tiny_vit: nn.Module, images: Tensor
+) -> None:
+    passes = sightline.explain(tiny_vit, images, recipe, target=1).passes
+    assert (passes.forward, passes.backward) == (2 * forward, 2 * backward)
+
+
+def test_a_target_beside_the_given_classes_joins_them(tiny_vit: nn.Module, images: Tensor) -> None:
+    got = sightline.explain(tiny_vit, images, "var(ixg, classes=(0, 2))", target=1)
+    assert got.details.classes.tolist() == [[1, 0, 2]] * 2
+    with pytest.raises(TargetError, match="let all of them compete"):
+        sightline.explain(tiny_vit, images, "var(ixg, classes=(0, 2))", target=[0, 1])
+
+
+def test_what_it_refuses(tiny_vit: nn.Module, images: Tensor) -> None:
+    for recipe in ("var(ixg, classes=(3,))", "var(ixg, classes=(3, 3))", "var(ixg, classes='all')",
+                   "var(ixg, temperatures=())", "var(ixg, temperatures=(0.0,))"):  # fmt: skip
+        with pytest.raises(RecipeError):
+            sightline.parse(recipe)
+    with pytest.raises(UnsupportedMethod, match="rollout ignores the class"):
+        sightline.parse("var(rollout)")
+    with pytest.raises(TargetError, match="class 9"):
+        sightline.explain(tiny_vit, images, "var(ixg, classes=(0, 9))", target=0)
+    with pytest.raises(TargetError, match="one class"):
+        sightline.explain(tiny_vit, images, "var(ixg)", target=sightline.Contrast(0, 1))
