@@ -67,6 +67,9 @@ def evaluate(
     metrics: str | Sequence[str],
     target: Any = None,
     masks: Tensor | None = None,
+    *,
+    labels: Any = None,
+    method: str | Method | Any = None,
 ) -> Scores:
     """Judge an attribution: one number per image and metric, never a mean.
 
@@ -77,6 +80,8 @@ def evaluate(
         metrics: names or recipes, such as ``["insertion", "deletion(step=448)"]``.
         target: as for `explain`, the same target.
         masks: (batch, H, W) integers, 1 evidence, 0 background, -1 ignore; only localisation metrics need them.
+        labels: the true class of each image, where a metric asks whether the model is right; by default the target's.
+        method: what made the maps, where a metric asks it again; by default the attribution's own recipe.
     """
     adapter = adapt(model)
     batch = as_batch(adapter, images)
@@ -84,7 +89,19 @@ def evaluate(
     named = [metrics] if isinstance(metrics, str) else list(metrics)
     with ready(adapter):
         aim = resolve_target(target, adapter, batch)
-        return judge(Case(adapter, batch, aim, maps, masks), named)
+        truth = None if labels is None else tuple(int(label) for label in torch.as_tensor(labels).reshape(-1))
+        made_by = _made_by(attribution) if method is None else as_method(method)
+        return judge(Case(adapter, batch, aim, maps, masks, truth, made_by), named)
+
+
+def _made_by(attribution: Attribution | Tensor) -> Method | None:
+    """Return the method an attribution's recipe names, if there is one and it can be built."""
+    if not isinstance(attribution, Attribution) or not attribution.recipe:
+        return None
+    try:
+        return parse(attribution.recipe)
+    except RecipeError:
+        return None
 
 
 def as_method(method: Any) -> Method:
@@ -101,14 +118,21 @@ def as_method(method: Any) -> Method:
     )
 
 
+_IN_WORDS = {
+    "attention": "attention maps",
+    "cuts": "layers to cut at",
+    "gradient": "gradients",
+    "layers": "layers with a grid to look into",
+}
+
+
 def check_needs(method: Method, model: Adapter) -> None:
     """Refuse a method that needs what the model lacks, and name those that work."""
     for part in parts(method):
         missing = sorted(spec_of(part).needs - model.offers) if is_registered(part) else []
         if missing:
-            lack = {"attention": "attention maps", "gradient": "gradients", "cuts": "layers to cut at"}
             raise UnsupportedModel(
-                f"{spec_of(part).name} needs {lack.get(missing[0], missing[0])}; {model.name} has none. "
+                f"{spec_of(part).name} needs {_IN_WORDS.get(missing[0], missing[0])}; {model.name} has none. "
                 f"Methods that work: {', '.join(working(model))}"
             )
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from sightline.errors import RecipeError, RegistryError
 
 T = TypeVar("T", bound=type)
-NEEDS = frozenset({"gradient", "attention", "tokens", "cuts", "masks"})
+NEEDS = frozenset({"gradient", "layers", "attention", "tokens", "cuts", "masks", "method"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class Spec:
         family: the word it is listed under.
         cite: key in references.bib, empty for what has no paper.
         cost: what it costs, for people; `build().cost(model)` says it exactly.
-        needs: what the model (or, for metrics, the data) must offer: gradient, attention, tokens, cuts, masks.
+        needs: what the model must offer: gradient, layers, attention, tokens, cuts; for metrics also what the case must
+            hold: masks, method.
         direction: for metrics, "higher" or "lower" is better; empty otherwise.
         agnostic: for methods, whether the map ignores the class.
         parity: what the implementation has been checked against.

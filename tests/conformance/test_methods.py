@@ -48,6 +48,8 @@ COMPOSED = [
     "plus(libra(full_grad))",
     "libra(full_grad_plus)",
     "full_grad_plus(gae)",
+    "caap(frozen=True, blank='mean')",
+    "var(caap, classes='top1', at='grid')",
     "var(ixg)",
     "var(ixg, classes='top1', at='grid', preset='recommended')",
 ]
@@ -81,7 +83,7 @@ def _offered(recipe: str, adapter: sightline.Adapter) -> bool:
         sightline.api.check_needs(parse(recipe), adapter)
     except sightline.errors.UnsupportedModel:
         return False
-    return not (recipe.startswith(("grad_cam", "rectify(grad_cam")) and adapter.kind in ("blackbox", "opaque"))
+    return True
 
 
 def build(name: str) -> Any:

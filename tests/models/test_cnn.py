@@ -335,7 +335,7 @@ def test_a_known_family_is_run_step_by_step(name: str) -> None:
     adapter = adapted(FAMILIES[name])
     assert isinstance(adapter, Stepwise)
     assert adapter.kind == "convolutional"
-    assert adapter.offers == {"gradient", "cuts"}
+    assert adapter.offers == {"gradient", "layers", "cuts"}
     assert adapter.num_classes == CLASSES
 
 

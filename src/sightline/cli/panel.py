@@ -33,7 +33,7 @@ def choose(model: Adapter) -> list[str]:
         chosen += ATTENTION if "gradient" in offers else ATTENTION[1:]
     if "gradient" in offers:
         chosen += TOKENS if "tokens" in offers else PIXELS
-        chosen += SPATIAL if offers & {"attention", "tokens", "cuts"} else ()
+        chosen += SPATIAL if "layers" in offers else ()
         chosen += GRADIENT
     return [*chosen, *CONTROLS]
 

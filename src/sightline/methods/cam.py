@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sightline.errors import SiteError, UnsupportedMethod, UnsupportedModel
+from sightline.errors import SiteError, UnsupportedMethod
 from sightline.methods.gradient import values_and_gradients
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
@@ -23,8 +23,6 @@ def activation_and_gradients(
     model: Adapter, images: Tensor, targets: Sequence[Target], layer: str | int | None
 ) -> tuple[Tensor, list[Tensor]]:
     """Return a layer's output and each target's gradient there, all (batch, channel, height, width)."""
-    if not model.offers & {"attention", "tokens", "cuts"}:
-        raise UnsupportedModel(f"class activation maps need a layer with a spatial grid; {model.name} shows none")
     site = model.layer(layer)
     if isinstance(model, Convolutional):
         activation, found = model.activation_and_gradients(images, site, targets)
@@ -47,7 +45,7 @@ def activation_and_gradients(
     family="cam",
     cite="selvaraju2017",
     cost="1 forward, backward from the output to the layer",
-    needs=("gradient",),
+    needs=("gradient", "layers"),
     parity="grad-cam GradCAM, CNN and ViT, 1e-5",
 )
 @dataclass(frozen=True, slots=True)

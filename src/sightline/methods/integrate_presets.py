@@ -78,7 +78,7 @@ class Preset(Sharing):
     family="path",
     cite="iia2023",
     cost="steps forwards up to the layer, steps² forwards and backwards behind it; steps² backwards on transformers",
-    needs=("gradient",),
+    needs=("gradient", "layers"),
     parity="released code on a random CNN and ViT and on photographs, 1e-4 and better; closed forms for the paper's",
 )
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class DoubleIntegral(Preset):
     family="path",
     cite="iia2023",
     cost="as iia2, with steps² passes between the two layers and steps³ behind them",
-    needs=("gradient",),
+    needs=("gradient", "layers"),
     parity="released code on a random CNN, 1e-7; closed forms for the paper's; no released code for transformers",
 )
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class TripleIntegral(Preset):
     family="path",
     cite="iia2023",
     cost="steps forwards, steps backwards behind the layer; steps backwards on transformers",
-    needs=("gradient",),
+    needs=("gradient", "layers"),
     parity="released code on a random CNN and a photograph, 1e-7; closed forms for the paper's",
 )
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class ImageIntegral(Preset):
     family="path",
     cite="iia2023",
     cost="1 forward up to the layer, steps forwards and backwards behind it; steps backwards on transformers",
-    needs=("gradient",),
+    needs=("gradient", "layers"),
     parity="released code on a random CNN and a photograph, 1e-7; closed forms for the paper's",
 )
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from sightline.errors import InputError
 from sightline.models.adapter import HALF, Adapter
 from sightline.perturb.curve import Curve, response_curve
 from sightline.perturb.fill import Fill
-from sightline.perturb.order import Tie, finite_maps, importance_order
-from sightline.types import Passes, Target
+from sightline.perturb.order import Importance, Tie, finite_maps, importance_order
+from sightline.types import Logit, LogProbability, Method, Passes, Probability, Target
 
 T = TypeVar("T")
 
@@ -29,6 +29,9 @@ class Case:
         target: what was explained.
         maps: signed and unscaled, at image size, shape (batch, height, width).
         masks: where the evidence is, integers of the same shape: 1 evidence, 0 background, -1 ignore; None if unknown.
+        labels: the true class of each image, for metrics that ask whether the model is right; None takes the
+            target's class.
+        method: what made the maps, for metrics that ask it again on another model or image; None if unknown.
     """
 
     model: Adapter
@@ -36,6 +39,8 @@ class Case:
     target: Target
     maps: Tensor
     masks: Tensor | None = None
+    labels: tuple[int, ...] | None = None
+    method: Method | None = None
     _memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -47,6 +52,8 @@ class Case:
             )
         exact = maps.is_floating_point() and maps.dtype not in HALF
         object.__setattr__(self, "maps", maps if exact else maps.float())
+        if self.labels is not None and len(self.labels) != len(self.images):
+            raise InputError(f"got {len(self.labels)} labels for {len(self.images)} images; give one per image")
         if self.masks is not None:
             object.__setattr__(self, "masks", _sound_masks(self.masks.to(self.images.device), size))
 
@@ -65,16 +72,16 @@ class Case:
         """Return the logits of the images when every pixel is filled."""
         return self.once(("filled", fill), lambda: self.model.predict(fill(self.model, self.images)))
 
-    def order(self, tie: Tie = "index", seed: int = 0) -> Tensor:
+    def order(self, tie: Tie = "index", seed: int = 0, by: Importance = "value") -> Tensor:
         """Return the pixels by importance, shape (batch, height·width)."""
-        return self.once(("order", tie, seed), lambda: importance_order(self.maps, tie, seed))
+        return self.once(("order", tie, seed, by), lambda: importance_order(self.maps, tie, seed, by))
 
     def curve(self, curve: Curve) -> Tensor:
         """Return a response curve of the maps, shape (batch, points)."""
         return self.once(curve, lambda: self._curve(curve))
 
     def _curve(self, curve: Curve) -> Tensor:
-        order = self.order(curve.tie, curve.seed)
+        order = self.order(curve.tie, curve.seed, curve.by)
         ends = {"clean": self.clean, "filled": self.filled(curve.fill)}
         return response_curve(self.model, self.images, self.target, order, curve, **ends)
 
@@ -87,6 +94,29 @@ class Case:
                 "1 evidence, 0 background, -1 ignore"
             )
         return self.masks
+
+    @property
+    def truth(self) -> tuple[int, ...]:
+        """The class each image is judged by: its label, or the class that was explained."""
+        count = len(self.images)
+        if self.labels is not None:
+            return self.labels
+        if isinstance(self.target, Logit | Probability | LogProbability):
+            index = self.target.index
+            return (index,) * count if isinstance(index, int) else index
+        raise InputError(
+            f"a {type(self.target).__name__} names no class to judge the model's answer by; "
+            "give labels=…, one per image"
+        )
+
+    def explained_by(self) -> Method:
+        """Return the method that made the maps, or an error where it is unknown."""
+        if self.method is None:
+            raise InputError(
+                "this metric asks the method again, and a plain map does not say which made it; give the attribution "
+                "that explain returned, or method=…"
+            )
+        return self.method
 
     @property
     def flags(self) -> tuple[str, ...]:

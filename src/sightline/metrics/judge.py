@@ -77,7 +77,9 @@ def _check(name: str, metric: Metric, case: Case) -> None:
         raise InputError(
             f"{name} needs masks; give masks=… of shape {tuple(case.maps.shape)} with 1 where the evidence is"
         )
-    if lacking := sorted(needs - case.model.offers - {"masks"}):
+    if "method" in needs:
+        case.explained_by()
+    if lacking := sorted(needs - case.model.offers - {"masks", "method"}):
         raise UnsupportedModel(f"{name} needs {lacking[0]}, which {case.model.name} does not offer; leave it out")
 
 

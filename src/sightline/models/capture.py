@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from sightline.errors import SiteError
+from sightline.models.multi_head import multi_head
 
 Change = Callable[[Tensor], Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]
@@ -189,7 +190,7 @@ class _Attention(TorchFunctionMode):
                 return _written_out(taps, *args, **kwargs)
         if func is F.multi_head_attention_forward:
             with _unwatched():
-                return _multi_head(taps, *args, **kwargs)
+                return _multi_head(taps, args, kwargs)
         if func in _SOFTMAX and args and args[0].ndim == 4:
             with _unwatched():
                 return _softmax(taps, func, args, kwargs)
@@ -255,39 +256,16 @@ def _written_out(
     return _through(taps, "context", _through(taps, "probabilities", probabilities) @ value)
 
 
-def _multi_head(
-    taps: _Taps,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    embed_dim_to_check: int,
-    num_heads: int,
-    in_proj_weight: Tensor | None,
-    in_proj_bias: Tensor | None,
-    *_rest: Any,
-    **options: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """Compute what `nn.MultiheadAttention` computes, (token, batch, channel), with its heads in sight."""
-    bias_k, bias_v, add_zero_attn, _dropout, out_weight, out_bias = _rest[:6]
-    if in_proj_weight is None or bias_k is not None or bias_v is not None or add_zero_attn or options.get("static_k"):
-        raise SiteError(
-            "this nn.MultiheadAttention has separate projections or extra keys, so its heads cannot be seen; "
-            "use a method that needs no attention"
-        )
-    weights, biases = in_proj_weight.chunk(3), (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
-    heads = [
-        F.linear(x, weight, bias).unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
-        for x, weight, bias in zip((query, key, value), weights, biases, strict=True)
-    ]
-    seen: list[Tensor] = []
-    asked = options.get("need_weights", True)
-    watched = [*taps, ("probabilities", lambda p: seen.append(p) or p)] if asked else taps  # type: ignore[func-returns-value]
-    q, k, v = heads
-    context = _written_out(watched, q, k, v, attn_mask=options.get("attn_mask"))
-    output = F.linear(context.permute(2, 0, 1, 3).flatten(-2), out_weight, out_bias)
-    if not seen:
-        return output, None
-    return output, seen[0].mean(dim=1) if options.get("average_attn_weights", True) else seen[0]
+def _multi_head(taps: _Taps, args: tuple[Any, ...], kwargs: Any) -> tuple[Tensor, Tensor | None]:
+    """Compute what `nn.MultiheadAttention` computes with its heads in sight."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, wanted: bool) -> tuple[Tensor, Tensor | None]:
+        seen: list[Tensor] = []
+        watched = [*taps, ("probabilities", lambda p: seen.append(p) or p)] if wanted else taps  # type: ignore[func-returns-value]
+        context = _written_out(watched, q, k, v, attn_mask=mask)
+        return context, seen[0] if seen else None
+
+    return multi_head(attend, args, kwargs)
 
 
 def _softmax(taps: _Taps, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:

@@ -46,7 +46,7 @@ class Convolutional(Adapter):
     """
 
     kind = "convolutional"
-    offers = frozenset({"gradient", "cuts"})
+    offers = frozenset({"gradient", "layers", "cuts"})
 
     def __init__(self, model: Any, *, usual_size: Size = (224, 224), **facts: Any) -> None:
         super().__init__(model, **facts)

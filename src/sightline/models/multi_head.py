@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import SiteError
 
 _SIGNATURE = inspect.signature(F.multi_head_attention_forward)
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Tensor | None]]
 
 
 def multi_head(attend: Attend, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
     """Stand in for a call of `F.multi_head_attention_forward`, (token, batch, channel) in and out.
 
-    `attend` gets queries, keys and values, (batch, head, token, channel), and the mask; it returns the mixed values
-    and, when somebody wants the weights, the probabilities.
+    `attend` gets queries, keys and values, (batch, head, token, channel), the mask, and whether the weights are wanted;
+    it returns the mixed values and, if they are, the probabilities.
     """
     call = _SIGNATURE.bind(*args, **kwargs)
     call.apply_defaults()
@@ -30,13 +32,11 @@ def multi_head(attend: Attend, args: tuple[Any, ...], kwargs: Mapping[str, Any])
             "use a method that needs no attention"
         )
     q, k, v = (x.unflatten(-1, (given["num_heads"], -1)).permute(1, 2, 0, 3) for x in _projected(given))
-    context, probabilities = attend(q, k, v, given["attn_mask"])
+    context, probabilities = attend(q, k, v, given["attn_mask"], given["need_weights"])
     output = F.linear(context.permute(2, 0, 1, 3).flatten(-2), given["out_proj_weight"], given["out_proj_bias"])
-    if not given["need_weights"]:
-        return output, None
-    if probabilities is None:
-        raise SiteError("this attention was asked for its weights, which were not computed; set need_weights=False")
-    return output, probabilities.mean(dim=1) if given["average_attn_weights"] else probabilities
+    if probabilities is None or not given["average_attn_weights"]:
+        return output, probabilities
+    return output, probabilities.mean(dim=1)
 
 
 def _projected(given: Mapping[str, Any]) -> tuple[Tensor, ...]:
@@ -50,6 +50,12 @@ def _projected(given: Mapping[str, Any]) -> tuple[Tensor, ...]:
     return tuple(F.linear(x, w, b) for x, w, b in zip(tokens, weights, biases, strict=True))
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, None]:
-    """Attend by torch's own kernel, as the original does when nobody wants the weights."""
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask), None
+def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, wanted: bool) -> tuple[Tensor, Tensor | None]:
+    """Attend by torch's own kernel, or step by step where the weights are wanted."""
+    if not wanted:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask), None
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    if mask is not None:
+        scores = scores.masked_fill(mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    probabilities = scores.softmax(dim=-1)
+    return probabilities @ v, probabilities

@@ -89,7 +89,7 @@ class VisionTransformer(Adapter):
     """A plain vision transformer: an embedding, equal blocks, a pooled classifier."""
 
     kind = "transformer"
-    offers = frozenset({"gradient", "attention", "tokens"})
+    offers = frozenset({"gradient", "layers", "attention", "tokens"})
 
     # ---- what a family says ------------------------------------------------------------------------------------
 

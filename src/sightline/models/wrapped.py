@@ -19,7 +19,7 @@ class WrappedTransformer(VisionTransformer):
     Whatever the wrapper does after the blocks is its own, so they cannot be run apart from it: `finish` refuses.
     """
 
-    offers = frozenset({"gradient", "attention"})
+    offers = frozenset({"gradient", "layers", "attention"})
 
     def __init__(self, model: nn.Module, inner: VisionTransformer, **facts: Any) -> None:
         # the wrapper may well normalise inside, so the inner model's preprocessing is not assumed to be its own

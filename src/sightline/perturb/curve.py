@@ -18,7 +18,7 @@ from sightline.errors import RecipeError, ShapeError, TargetError
 from sightline.models.adapter import HALF, Adapter
 from sightline.models.batch import in_batches
 from sightline.perturb.fill import Fill
-from sightline.perturb.order import Tie, ranks
+from sightline.perturb.order import Importance, Tie, ranks
 from sightline.types import Indices, Logit, LogProbability, PerImage, Probability, Target
 
 Direction = Literal["insert", "delete"]
@@ -36,6 +36,7 @@ class Curve:
         score: what is read of the logits; see `scored`.
         tie: how pixels of equal importance are ordered.
         seed: of the shuffling when ties are random.
+        by: what makes a pixel important: its value, its negative (the least important first), or its magnitude.
     """
 
     direction: Direction
@@ -44,11 +45,12 @@ class Curve:
     score: Score = "probability"
     tie: Tie = "index"
     seed: int = 0
+    by: Importance = "value"
 
     def __post_init__(self) -> None:
         if self.step < 1:
             raise RecipeError(f"got step={self.step}; at least one pixel changes at a time, so step is 1 or more")
-        for name, allowed in (("direction", Direction), ("score", Score), ("tie", Tie)):
+        for name, allowed in (("direction", Direction), ("score", Score), ("tie", Tie), ("by", Importance)):
             if getattr(self, name) not in get_args(allowed):
                 raise RecipeError(f"got {name}={getattr(self, name)!r}; choose from {', '.join(get_args(allowed))}")
 

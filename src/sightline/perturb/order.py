@@ -11,11 +11,13 @@ from sightline.errors import InputError, RecipeError
 from sightline.seeds import generators
 
 Tie = Literal["index", "random"]
+Importance = Literal["value", "negative", "magnitude"]
 
 
-def importance_order(maps: Tensor, tie: Tie = "index", seed: int = 0) -> Tensor:
-    """Return the row-major pixel indices of each map by falling value, shape (batch, height·width).
+def importance_order(maps: Tensor, tie: Tie = "index", seed: int = 0, by: Importance = "value") -> Tensor:
+    """Return the row-major pixel indices of each map by falling importance, shape (batch, height·width).
 
+    Important is what has a high value, or a low one (``by="negative"``), or one far from zero (``by="magnitude"``).
     Pixels of equal value keep their row-major order (``tie="index"``) or are shuffled (``tie="random"``), by numbers
     that depend on the seed and the map alone, not on the batch.
 
@@ -24,7 +26,8 @@ def importance_order(maps: Tensor, tie: Tie = "index", seed: int = 0) -> Tensor:
     """
     if tie not in get_args(Tie):
         raise RecipeError(f"got tie={tie!r}; equal values are ordered by 'index' or 'random'")
-    scores = finite_maps(maps).flatten(1)
+    scores = {"value": maps, "negative": -maps, "magnitude": maps.abs()}[by]
+    scores = finite_maps(scores).flatten(1)
     if tie == "index":
         return _falling(scores)
     shuffled = [torch.randperm(scores.shape[1], generator=generator) for generator in generators(seed, maps)]

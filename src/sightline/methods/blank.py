@@ -1,0 +1,83 @@
+"""Blank images: the neutral context into which parts of an image are put, and what a model makes of it.
+
+A blank image is the same for every image of a size, so what a model makes of it belongs to the model: it is computed
+once, kept as long as the model lives and its weights stay as they are, and not counted among the passes of an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from contextvars import Context
+from typing import Any, Literal, TypeVar, get_args
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from sightline.errors import RecipeError
+from sightline.models.adapter import Adapter
+from sightline.perturb.fill import make_fill
+from sightline.seeds import generators, normal
+
+BlankName = Literal["white", "black", "mean", "noise", "blurred_noise"]
+T = TypeVar("T")
+KEPT = 4  # blank runs per model; a study of blanks needs a few, and each holds all keys and values
+_kept: WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Hashable, Any]]] = WeakKeyDictionary()
+
+
+def check_blank(name: str) -> None:
+    """Refuse a blank that does not exist."""
+    if name not in get_args(BlankName):
+        raise RecipeError(f"got blank={name!r}; choose from {', '.join(get_args(BlankName))}")
+
+
+def blank_image(model: Adapter, images: Tensor, name: BlankName, seed: int = 0) -> Tensor:
+    """Return one blank image of the size of `images`, as the model is fed, shape (1, 3, height, width).
+
+    ``mean`` is the mean colour of the training set, zero after normalisation; ``noise`` has mean zero and deviation one
+    after normalisation, and ``blurred_noise`` is that noise under the blur of RISE: the source names both and gives
+    neither deviation nor kernel.
+    """
+    zero = torch.zeros_like(images[:1])
+    if name in ("white", "black"):
+        return make_fill(name)(model, zero)
+    if name == "mean":
+        return zero
+    noise = normal(zero, generators(seed, zero)[0])
+    return noise if name == "noise" else make_fill("blur")(model, noise)
+
+
+def of_blank(model: Adapter, images: Tensor, name: BlankName, seed: int, what: str, work: Callable[[Tensor], T]) -> T:
+    """Return `work(blank image)`, done once per model, blank, size and `what`; no passes are counted."""
+
+    def run() -> T:
+        return Context().run(work, blank_image(model, images, name, seed))  # a fresh context has no meters open
+
+    if not isinstance(model.model, nn.Module) or _unsteady(model.model):
+        return run()
+    where = (tuple(images.shape[-2:]), images.dtype, images.device, model.mean, model.std)
+    key, weights = (what, name, seed, *where), _weights(model.model)
+    known = _kept.setdefault(model.model, {})
+    if key not in known or known[key][0] != weights:
+        known.pop(key, None)
+        known[key] = (weights, run())
+        while len(known) > KEPT:
+            del known[next(iter(known))]
+    found: T = known[key][1]
+    return found
+
+
+def _unsteady(model: nn.Module) -> bool:
+    """Tell whether a model may answer differently next time: it is training, or somebody's hooks are on it."""
+    return any(m.training or m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def _weights(model: nn.Module) -> Hashable:
+    """Return what changes when weights do: where they lie, how often they were written to, and a sample of them.
+
+    The sample catches writes through ``.data``, which torch does not count.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    marks = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
+    sample = [t.detach().reshape(-1)[:: max(1, t.numel() // 8)].to("cpu", torch.float64) for t in tensors]
+    return marks, torch.cat(sample).numpy().tobytes() if sample else b""
