@@ -111,6 +111,18 @@ def test_metrics_are_read_like_methods() -> None:
         parse_metric("insertion.x")
 
 
+@pytest.mark.parametrize(("recipe", "canonical"), [
+    ("mda", "mda"),
+    ("mda(seed=bi_attn)", "mda"),
+    ("mda(None)", "mda(seed=None)"),
+    ("mda(gae, 0.5)", "mda(seed=gae, gamma=0.5)"),
+    ("mda(seed=bi_attn(steps=3))", "mda(seed=bi_attn(steps=3))"),
+])  # fmt: skip
+def test_a_method_that_is_the_default_is_not_written(recipe: str, canonical: str) -> None:
+    assert text(parse(recipe)) == canonical
+    assert parse(canonical) == parse(recipe)
+
+
 def test_parts_lists_every_method_inside() -> None:
     assert [text(part) for part in parts(parse("plus(smooth(ig(steps=2), samples=3))"))] == [
         "plus(smooth(ig(steps=2), samples=3))", "smooth(ig(steps=2), samples=3)", "ig(steps=2)",

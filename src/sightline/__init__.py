@@ -3,7 +3,7 @@
 >>> import sightline
 >>> model = sightline.load("bundled/shapes-vit")
 >>> images = model.normalise(torch.rand(1, 3, 64, 64))
->>> sightline.explain(model, images, "skip_plus(ixg)").map.shape
+>>> sightline.explain(model, images, "plus(libra(ixg))").map.shape
 torch.Size([1, 8, 8])
 
 Names are fetched when they are first used, so that the command line can answer ``--help`` without loading torch.

@@ -44,7 +44,7 @@ def test_the_default_panel_ranks_every_map_by_insertion_minus_deletion(panel):
     differences = [one["ins_del"] for one in maps]
     assert differences == sorted(differences, reverse=True)
     assert all(one["ins_del"] == pytest.approx(one["insertion"] - one["deletion"]) for one in maps)
-    assert {"gae", "rollout", "skip_plus(ixg)", "grad_cam"} <= {one["recipe"] for one in maps}
+    assert {"gae", "rollout", "plus(libra(ixg))", "caap(frozen=True)", "grad_cam"} <= {one["recipe"] for one in maps}
 
 
 def test_the_controls_are_ranked_too_and_marked(panel):
@@ -67,7 +67,8 @@ def test_the_record_matches_the_files_on_disk(opened, panel):
     assert record["page"] == str(folder / "out" / "index.html")
     assert {path.name for path in (folder / "out").iterdir()} == {"shape", "index.html"}
     first = opened(overlays[0])
-    assert overlays[0].endswith(f"/shape/1-{re.sub('[()]', '-', maps[0]['recipe']).strip('-')}.png")
+    number = "1".zfill(len(str(len(overlays))))
+    assert overlays[0].endswith(f"/shape/{number}-{re.sub('[()]', '-', maps[0]['recipe']).strip('-')}.png")
     assert first.info["recipe"] == maps[0]["recipe"]
 
 

@@ -30,8 +30,9 @@ def test_every_recipe_of_the_panel_runs_on_its_model(tiny_vit, tiny_cnn, images)
         assert set(short(model)) < set(chosen) - set(CONTROLS)
 
 
-def test_a_black_box_gets_the_controls_alone():
-    assert choose(adapt(lambda images: images.mean(dim=(2, 3)))) == list(CONTROLS)
+def test_a_black_box_is_asked_about_patches():
+    model = adapt(lambda images: images.mean(dim=(2, 3)))
+    assert choose(model) == ["simple_insertion", "simple_deletion", *CONTROLS]
 
 
 def test_a_module_nobody_knows_gets_gradients_at_the_pixels():

@@ -49,6 +49,8 @@ COMPOSED = [
     "libra(full_grad_plus)",
     "full_grad_plus(gae)",
     "caap(frozen=True, blank='mean')",
+    "mda(seed=None, cells=2, steps=3)",
+    "mda(seed=ixg, cells=2, steps=3)",
     "var(caap, classes='top1', at='grid')",
     "var(ixg)",
     "var(ixg, classes='top1', at='grid', preset='recommended')",

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 import sightline
 from sightline.errors import RecipeError, TargetError, UnsupportedMethod
 from sightline.methods.gradient import InputTimesGradient
-from sightline.operators.contrast import PRESETS, Rules, Var, contrasted, shares
+from sightline.operators.contrast import PRESETS, Rules, Var, contrasted, share_and_excess, shares
 
 
 def maps(count: int = 4, scale: float = 1.0) -> Tensor:
@@ -25,17 +25,19 @@ def maps(count: int = 4, scale: float = 1.0) -> Tensor:
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("scale", [1e-12, 1e-3, 1.0, 1e3])
 def test_the_classes_share_every_place_completely(preset: str, scale: float) -> None:
-    share, excess = shares(maps(scale=scale), PRESETS[preset])  # type: ignore[index]
+    rules = PRESETS[preset]  # type: ignore[index]
+    share = shares(maps(scale=scale), rules)
     assert_close(share.sum(dim=0), torch.ones(1, 2, 6, 5, dtype=torch.float64), rtol=0, atol=1e-12)
-    assert_close(excess, share - 0.25, rtol=0, atol=1e-12)
-    assert_close(excess.sum(dim=0), torch.zeros(1, 2, 6, 5, dtype=torch.float64), rtol=0, atol=1e-12)
+    own, excess = share_and_excess(maps(scale=scale), rules)
+    assert_close(own, share[0], rtol=0, atol=1e-12)
+    assert_close(excess, share[0] - 0.25, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("count", [2, 3, 7])
 def test_equal_maps_give_zero(preset: str, count: int) -> None:
     same = maps(1).expand(count, -1, -1, -1, -1)
-    got, _ = contrasted(same, replace(PRESETS[preset], threshold=0.0))  # type: ignore[index]
+    got = contrasted(same, replace(PRESETS[preset], threshold=0.0))  # type: ignore[index]
     assert torch.equal(got, torch.zeros_like(got))
 
 
@@ -43,31 +45,29 @@ def test_the_formula_of_the_paper_written_out() -> None:
     given = maps(3)
     q = sum(torch.softmax(given / t, dim=0) for t in (1, 5, 100)) / 3
     want = given[0] * q[0] * (q[0] > 1 / 3)
-    got, share = contrasted(given, PRESETS["text"])
-    assert_close(share, q)
+    got = contrasted(given, PRESETS["text"])
+    assert_close(shares(given, PRESETS["text"]), q)
     assert_close(got, want)
     assert (got == 0).any()
     assert (got != 0).any()
 
 
 def test_maps_far_smaller_than_a_temperature_are_still_told_apart() -> None:
-    got, _ = contrasted(maps(scale=1e-14), PRESETS["text"])
-    want, _ = contrasted(maps(scale=1e-6), PRESETS["text"])
+    got = contrasted(maps(scale=1e-14), PRESETS["text"])
+    want = contrasted(maps(scale=1e-6), PRESETS["text"])
     assert torch.equal(got != 0, want != 0)
 
 
 def test_with_one_temperature_the_mask_is_where_the_class_beats_the_others_soft_maximum() -> None:
     given, t = maps(3), 2.0
-    got, _ = contrasted(given, Rules(temperatures=(t,)))
+    got = contrasted(given, Rules(temperatures=(t,)))
     beats = given[0] > t * torch.log(torch.exp(given / t).mean(dim=0))
     assert torch.equal(got != 0, beats)
 
 
 def test_a_joint_maximum_makes_the_scale_irrelevant() -> None:
-    one, q = contrasted(maps(), PRESETS["recommended"])
-    other, p = contrasted(maps(scale=1000), PRESETS["recommended"])
-    assert_close(q, p)
-    assert_close(other, 1000 * one)
+    one = contrasted(maps(), PRESETS["recommended"])
+    assert_close(contrasted(maps(scale=1000), PRESETS["recommended"]), 1000 * one)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_the_released_code(key: str, classes: tuple[int, ...], magnitude: bool, 
     numbers = np.load(tiny.GOLDEN / "var_released.npz")
     given = torch.from_numpy(numbers["class_maps"]).double()[list(classes)][:, None]
     rules = replace(PRESETS["released"], magnitude=magnitude, threshold=threshold)
-    got, _ = contrasted(given, rules)
+    got = contrasted(given, rules)
     assert_close(got[0], torch.from_numpy(numbers[key]).double(), rtol=0, atol=1e-6)
 
 
@@ -122,7 +122,7 @@ def test_the_distribution_is_returned_on_request(tiny_vit: nn.Module, images: Te
 
 def test_maps_are_enlarged_before_they_compete(tiny_vit: nn.Module, images: Tensor) -> None:
     one, two = (sightline.explain(tiny_vit, images, "gae", target=t).pixels() for t in (1, 3))
-    want, _ = contrasted(torch.stack([one, two])[:, None], PRESETS["text"])
+    want = contrasted(torch.stack([one, two])[:, None], PRESETS["text"])
     assert_close(sightline.explain(tiny_vit, images, "var(gae, classes=(1, 3))", target=1).map, want[0])
 
 
@@ -135,6 +135,7 @@ def test_maps_are_enlarged_before_they_compete(tiny_vit: nn.Module, images: Tens
         ("var(ig(steps=5), classes=(0, 1, 2))", 5, 15),
         ("var(rectify(gae), classes='best_worst')", 2, 2),
         ("against(ixg, other=2)", 1, 2),
+        ("var(simple_deletion)", 18, 0),
     ],
 )
 def test_classes_share_the_forward_pass(
@@ -162,3 +163,22 @@ def test_what_it_refuses(tiny_vit: nn.Module, images: Tensor) -> None:
         sightline.explain(tiny_vit, images, "var(ixg, classes=(0, 9))", target=0)
     with pytest.raises(TargetError, match="one class"):
         sightline.explain(tiny_vit, images, "var(ixg)", target=sightline.Contrast(0, 1))
+
+
+@pytest.mark.parametrize("method", ["caap", "caap(frozen=True)", "e_caap"])
+def test_patching_pays_nothing_for_more_classes(method: str, tiny_vit: nn.Module, images: Tensor) -> None:
+    alone = sightline.explain(tiny_vit, images, method, target=1)
+    for classes in ("'top2'", "(0, 1, 4)"):
+        got = sightline.explain(tiny_vit, images, f"var({method}, classes={classes})", target=1)
+        assert got.passes == alone.passes
+
+
+def test_what_a_method_says_of_a_blank_is_subtracted_first(tiny_vit: nn.Module, images: Tensor) -> None:
+    found = [sightline.explain(tiny_vit, images, "caap", target=t) for t in (1, 3)]
+    lifted = torch.stack([one.values - one.details.blank[:, None, None] for one in found])
+    want = contrasted(lifted, PRESETS["text"])
+    got = sightline.explain(tiny_vit, images, "var(caap, classes=(1, 3), at='grid')", target=1)
+    assert_close(got.values, want)
+    raw = sightline.explain(tiny_vit, images, "var(caap, classes=(1, 3), at='grid', blank=False)", target=1)
+    assert_close(raw.values, contrasted(torch.stack([one.values for one in found]), PRESETS["text"]))
+    assert not torch.allclose(raw.values, got.values)

@@ -44,7 +44,7 @@ Methods = Annotated[
     typer.Option(
         "--method",
         metavar="RECIPE",
-        help="A recipe such as 'skip_plus(ixg)'; may be repeated. Default: a few that suit the model.",
+        help="A recipe such as 'plus(libra(ixg))'; may be repeated. Default: a few that suit the model.",
         show_default=False,
     ),
 ]

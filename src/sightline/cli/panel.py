@@ -15,17 +15,19 @@ __all__ = ["CONTROLS", "choose", "is_agnostic", "is_control", "methods_of", "res
 
 CONTROLS = ("random", "centre", "sobel")
 ATTENTION = ("gae", "rollout")
-TOKENS = ("skip_plus(ixg)",)
+TOKENS = ("plus(libra(ixg))", "caap(frozen=True)")
 SPATIAL = ("grad_cam",)  # wherever some layer lies on a grid
 PIXELS = ("ixg",)  # where there are no tokens to start at
+CUTS = ("iia2",)  # where inner layers can be run by themselves
+ANSWERS = ("simple_insertion", "simple_deletion")  # where nothing but the answers is to be had
 GRADIENT = ("smooth_grad(samples=10)", "ig(steps=20)")
 
 
 def choose(model: Adapter) -> list[str]:
     """Return a handful of recipes that suit the model, controls last.
 
-    Each is cheap beside its scoring, and together they show what the families disagree on: attention, gradients at the
-    later layers, class activation, smoothed gradients, a path integral.
+    Each is cheap beside its scoring, and together they show what the families disagree on: attention, balanced
+    gradients at every layer, activation patching, class activation, smoothed gradients, path integrals.
     """
     offers = model.offers
     chosen: list[str] = []
@@ -34,7 +36,10 @@ def choose(model: Adapter) -> list[str]:
     if "gradient" in offers:
         chosen += TOKENS if "tokens" in offers else PIXELS
         chosen += SPATIAL if "layers" in offers else ()
+        chosen += CUTS if "cuts" in offers else ()
         chosen += GRADIENT
+    if not offers:
+        chosen += ANSWERS
     return [*chosen, *CONTROLS]
 
 

@@ -15,7 +15,7 @@ from sightline.methods.patching_cnn import CELLS, patched_logits_of_cnn, share_o
 from sightline.methods.patching_record import Patching
 from sightline.methods.patching_tokens import patched_logits
 from sightline.methods.scored import Score, check_score, score_blank, score_cells, scored
-from sightline.methods.several import Sharing
+from sightline.methods.several import Choose, Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.cnn import Convolutional
 from sightline.models.vit import VisionTransformer
@@ -118,20 +118,27 @@ class Caap(Sharing):
         if self.start < 0 or (self.last is not None and self.last < self.start):
             raise RecipeError(f"got start={self.start} and last={self.last}; 0 ≤ start ≤ last is needed")
 
-    @torch.no_grad()
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
-        if isinstance(model, Convolutional):
-            unit = self._last(model, len(model.units), start=1)
+        if not isinstance(model, Convolutional):
+            return self.several_chosen(model, images, lambda _: targets)
+        unit = self._last(model, len(model.units), start=1)
+        with torch.no_grad():
             logits, blank = patched_logits_of_cnn(model, images, self._patching(unit))
-            grid = TokenGrid(*CELLS, image=(images.shape[-2], images.shape[-1]))
-        else:
-            transformer = with_tokens(model, "caap")
-            patching = self._patching(self._last(model, transformer.depth, self.start))
-            logits, blank = patched_logits(transformer, images, patching)
-            grid = transformer.grid_of(images)
+        grid = TokenGrid(*CELLS, image=(images.shape[-2], images.shape[-1]))
         return attributions(logits, blank, grid, targets, self.score)
+
+    @torch.no_grad()
+    def several_chosen(self, model: Adapter, images: Tensor, choose: Choose) -> list[Attribution]:
+        """Answer the targets that are chosen once the images' own logits are known; a transformer's run has them."""
+        transformer = with_tokens(model, "caap")
+        patching = self._patching(self._last(model, transformer.depth, self.start))
+        found = patched_logits(transformer, images, patching)
+        return attributions(found.cells, found.blank, transformer.grid_of(images), choose(found.clean), self.score)
+
+    def can_choose(self, model: Adapter) -> bool:
+        return not isinstance(model, Convolutional)
 
     def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         if isinstance(model, Convolutional):

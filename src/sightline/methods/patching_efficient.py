@@ -18,7 +18,7 @@ from sightline.methods.patching_prefix import Copies
 from sightline.methods.patching_record import Patching
 from sightline.methods.patching_tokens import patched_logits
 from sightline.methods.scored import Score, check_score
-from sightline.methods.several import Sharing
+from sightline.methods.several import Choose, Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Attend
 from sightline.models.vit import VisionTransformer
@@ -78,14 +78,21 @@ class EfficientCaap(Sharing):
         if self.blank_mean not in ("attention", "uniform"):
             raise RecipeError(f"got blank_mean={self.blank_mean!r}; choose attention or uniform")
 
-    @torch.no_grad()
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
+        return self.several_chosen(model, images, lambda _: targets)
+
+    @torch.no_grad()
+    def several_chosen(self, model: Adapter, images: Tensor, choose: Choose) -> list[Attribution]:
+        """Answer the targets that are chosen once the images' own logits are known."""
         transformer = with_tokens(model, "e_caap")
         attention = partial(to_source, self.blank_mean)
-        logits, blank = patched_logits(transformer, images, self._patching(transformer), attention)
-        return attributions(logits, blank, transformer.grid_of(images), targets, self.score)
+        found = patched_logits(transformer, images, self._patching(transformer), attention)
+        return attributions(found.cells, found.blank, transformer.grid_of(images), choose(found.clean), self.score)
+
+    def can_choose(self, model: Adapter) -> bool:
+        return True
 
     def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         transformer = with_tokens(model, "e_caap")

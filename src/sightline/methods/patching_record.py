@@ -19,12 +19,14 @@ class Record:
     """What a run left in each block.
 
     Attributes:
+        logits: of the images, (image, class).
         tokens: by layer, the tokens that enter the block of that index; under `depth` those that leave the last block.
         keys: by block, (image, head, token, channel), prefix tokens included.
         values: as keys.
         queries: as keys; empty unless asked for.
     """
 
+    logits: Tensor
     tokens: dict[int, Tensor]
     keys: dict[int, Tensor]
     values: dict[int, Tensor]
@@ -39,12 +41,12 @@ def record(model: VisionTransformer, images: Tensor, layers: range, blocks: rang
     heads = {place: {block: f"block.{block}.{place}" for block in blocks} for place in places}
     sites = [site for kind in (tokens, *heads.values()) for site in kind.values()]
     if not sites:  # nothing is patched anywhere: the map is the blank's
-        model(images)
-        return Record({}, {}, {}, {})
+        return Record(model(images), {}, {}, {}, {})
     with model.capture(*sites) as seen:
-        model(images)
+        logits = model(images)
     kept = {place: {block: seen[site] for block, site in kind.items()} for place, kind in heads.items()}
-    return Record({layer: seen[site] for layer, site in tokens.items()}, kept["k"], kept["v"], kept.get("q", {}))
+    at = {layer: seen[site] for layer, site in tokens.items()}
+    return Record(logits, at, kept["k"], kept["v"], kept.get("q", {}))
 
 
 def reads_patches(model: VisionTransformer) -> bool:

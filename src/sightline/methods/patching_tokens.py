@@ -24,26 +24,44 @@ from sightline.models.vit import VisionTransformer
 from sightline.types import TokenGrid
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class PatchedLogits:
+    """What the model says.
+
+    Attributes:
+        cells: of each patch put into the blank, (batch, cell, class).
+        blank: of the blank, (1, class).
+        clean: of the images, (batch, class).
+    """
+
+    cells: Tensor
+    blank: Tensor
+    clean: Tensor
+
+
 def patched_logits(
     model: VisionTransformer, images: Tensor, patching: Patching, attention: Attention = to_both
-) -> tuple[Tensor, Tensor]:
-    """Return the logits with each patch put into the blank, (batch, cell, class), and those of the blank, (1, class).
-
-    `attention` is that of the prefix tokens' copies in the patched layers.
-    """
+) -> PatchedLogits:
+    """Put each patch into the blank; `attention` is that of the prefix tokens' copies in the patched layers."""
     blank = patching.blank_run(model, images)
 
-    def work(rows: slice) -> Tensor:
-        return _of_images(model, images[rows], patching, blank, attention)
+    def work(rows: slice) -> tuple[Tensor, Tensor]:
+        source = patching.source_run(model, images[rows])
+        return _of_images(model, images[rows], patching, blank, source, attention), source.logits
 
-    return torch.cat(in_batches(work, len(images), model.batch)), model.finish(blank.tokens[model.depth])
+    cells, clean = (torch.cat(parts) for parts in zip(*in_batches(work, len(images), model.batch), strict=True))
+    return PatchedLogits(cells, model.finish(blank.tokens[model.depth]), clean)
 
 
 def _of_images(
-    model: VisionTransformer, images: Tensor, patching: Patching, blank: Record, attention: Attention
+    model: VisionTransformer,
+    images: Tensor,
+    patching: Patching,
+    blank: Record,
+    source: Record,
+    attention: Attention,
 ) -> Tensor:
     grid, count = model.grid_of(images), len(images)
-    source = patching.source_run(model, images)
     spend(forward=count * patching.share(model, grid))
     prefix = blank.tokens[patching.start][:, None, : model.prefix].expand(count, grid.cells, -1, -1)
     if model.prefix and patching.start < patching.last:

@@ -13,7 +13,7 @@ see every class anyway. A method that can share defines
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -21,6 +21,21 @@ from torch import Tensor
 from sightline.models.adapter import Adapter
 from sightline.registry import is_registered, spec_of
 from sightline.types import Attribution, Method, Passes, Target
+
+Choose = Callable[[Tensor], Sequence[Target]]
+
+
+@runtime_checkable
+class Choosing(Protocol):
+    """A method that knows the images' logits before it needs its targets, so that choosing them costs nothing."""
+
+    def can_choose(self, model: Adapter) -> bool:
+        """Tell whether that holds on this model."""
+        ...
+
+    def several_chosen(self, model: Adapter, images: Tensor, choose: Choose) -> list[Attribution]:
+        """Return the attribution for each target that `choose` gives for the logits, (batch, class)."""
+        ...
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import RecipeError, TargetError, UnsupportedMethod
-from sightline.methods.several import Sharing, ask, ask_cost
+from sightline.methods.several import Choosing, Sharing, ask, ask_cost
 from sightline.models.adapter import Adapter
 from sightline.operators.against import with_class
 from sightline.recipe import parts
@@ -64,35 +65,46 @@ class Contrasted:
     distribution: Tensor | None = None
 
 
-def shares(maps: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
-    """Return how K maps, shape (K, …), share each place: q, which sums to one, and by how much q exceeds 1/K.
+def shares(maps: Tensor, rules: Rules) -> Tensor:
+    """Return q, how K maps, shape (K, …), share each place; in float64, summing to one."""
+    competing = maps.double().abs() if rules.magnitude else maps.double()
+    found = [_tempered(competing, t, rules.mode).softmax(dim=0) for t in rules.temperatures]
+    return torch.stack(found).mean(dim=0)
 
-    In float64. The excess is computed from differences of the maps, so equal maps give exactly zero and maps much
-    smaller than a temperature are still told apart.
+
+def share_and_excess(maps: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
+    """Return the first map's share of each place, and by how much it exceeds 1/K, both in float64.
+
+    The excess is computed from differences of the maps, so equal maps give exactly zero and maps much smaller than a
+    temperature are still told apart.
     """
     competing = maps.double().abs() if rules.magnitude else maps.double()
-    share, excess = torch.zeros_like(competing), torch.zeros_like(competing)
+    share, excess = torch.zeros_like(competing[0]), torch.zeros_like(competing[0])
+    behind = competing[1:] - competing[0]
     for temperature in rules.temperatures:
-        z = competing / temperature if rules.mode == "divide" else competing * temperature
-        q = z.softmax(dim=0)
-        share += q / len(rules.temperatures)
-        # q_c - 1/K is the mean over k of q_c - q_k, and that is q_c (1 - exp(z_k - z_c)) or q_k (exp(z_c - z_k) - 1)
-        for k in range(len(z)):
-            lead = z - z[k]
-            gap = torch.where(lead > 0, -q * torch.expm1(-lead), q[k] * torch.expm1(lead.clamp(max=0)))
-            excess += gap / (len(z) * len(rules.temperatures))
-    return share, excess
+        lead = torch.expm1(_tempered(behind, temperature, rules.mode)).sum(dim=0)  # sum of exp(z_k - z_0) - 1
+        total = len(maps) + lead  # sum of exp(z_k - z_0), so q_0 is 1/total and q_0 - 1/K is -lead / (K total)
+        share += total.reciprocal()
+        excess -= torch.where(lead.isinf(), 1.0, lead / total)
+    return share / len(rules.temperatures), excess / (len(maps) * len(rules.temperatures))
 
 
-def contrasted(maps: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
-    """Contrast the first of K maps, shape (K, layer, batch, height, width), with the others; return the map and q."""
-    competing = maps
-    if rules.joint:
-        largest = maps.abs().amax(dim=(0, 1, 3, 4), keepdim=True)
-        competing = maps / torch.where(largest > 0, largest, 1.0)
-    share, excess = shares(competing, rules)
-    kept = torch.where(excess[0] > rules.threshold, maps[0].double() * share[0], 0.0)
-    return kept.to(maps.dtype), share
+def _tempered(values: Tensor, temperature: float, mode: Mode) -> Tensor:
+    return values / temperature if mode == "divide" else values * temperature
+
+
+def contrasted(maps: Tensor, rules: Rules) -> Tensor:
+    """Contrast the first of K maps, shape (K, layer, batch, height, width), with the others."""
+    share, excess = share_and_excess(jointly_scaled(maps, rules), rules)
+    return torch.where(excess > rules.threshold, maps[0].double() * share, 0.0).to(maps.dtype)
+
+
+def jointly_scaled(maps: Tensor, rules: Rules) -> Tensor:
+    """Divide the maps of each image by their joint largest magnitude, if the rules say so."""
+    if not rules.joint:
+        return maps
+    largest = maps.abs().amax(dim=(0, 1, 3, 4), keepdim=True)
+    return maps / torch.where(largest > 0, largest, 1.0)
 
 
 @OPERATORS.register(
@@ -164,26 +176,35 @@ class Var(Sharing):
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
-        logits = model.check_logits(model.predict(images)) if isinstance(self.classes, str) else None
-        chosen = [self._classes(model, target, len(images), logits) for target in targets]
-        wanted = [
-            with_class(target, tuple(column))
-            for target, rows in zip(targets, chosen, strict=True)
-            for column in rows.T.tolist()
-        ]
-        found = ask(self.method, model, images, wanted, every_layer=every_layer)
-        parted, done = [], 0
-        for rows in chosen:
-            parted.append(self._contrast(found[done : done + rows.shape[1]], rows, images, every_layer))
-            done += rows.shape[1]
-        return parted
+        chosen: list[Tensor] = []  # the competing classes of each target, (batch, K)
+
+        def choose(logits: Tensor | None) -> list[Target]:
+            chosen.extend(self._classes(model, target, len(images), logits) for target in targets)
+            pairs = zip(targets, chosen, strict=True)
+            return [with_class(target, tuple(column)) for target, rows in pairs for column in rows.T.tolist()]
+
+        if not isinstance(self.classes, str):
+            found = ask(self.method, model, images, choose(None), every_layer=every_layer)
+        elif self._chooses_for_free(model):
+            assert isinstance(self.method, Choosing)
+            found = self.method.several_chosen(model, images, choose)
+        else:
+            wanted = choose(model.check_logits(model.predict(images)))
+            found = ask(self.method, model, images, wanted, every_layer=every_layer)
+        ends = list(accumulate(rows.shape[1] for rows in chosen))
+        parted = zip([0, *ends], ends, chosen, strict=False)
+        return [self._contrast(found[first:last], rows, images, every_layer) for first, last, rows in parted]
+
+    def _chooses_for_free(self, model: Adapter) -> bool:
+        return isinstance(self.method, Choosing) and self.method.can_choose(model)
 
     def _contrast(self, found: list[Attribution], rows: Tensor, images: Tensor, every_layer: bool) -> Attribution:
         kept = slice(None) if every_layer else slice(1)
         maps = torch.stack([self._placed(one, kept) for one in found])
-        values, share = contrasted(maps, self.rules)
+        values = contrasted(maps, self.rules)
+        share = shares(jointly_scaled(maps, self.rules), self.rules) if self.distribution else None
         grid = pixel_grid(images) if self.at == "pixels" else found[0].grid
-        return Attribution(values, grid, details=Contrasted(rows, share if self.distribution else None))
+        return Attribution(values, grid, details=Contrasted(rows, share))
 
     def _placed(self, one: Attribution, kept: slice) -> Tensor:
         values = one.values[kept]
@@ -223,7 +244,7 @@ class Var(Sharing):
 
     def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         competing = self._count(model)
-        choosing = Passes(1 if isinstance(self.classes, str) else 0, 0)
+        choosing = Passes(1 if isinstance(self.classes, str) and not self._chooses_for_free(model) else 0, 0)
         return choosing + ask_cost(self.method, model, count * competing, every_layer=every_layer)
 
     def _count(self, model: Adapter) -> int:

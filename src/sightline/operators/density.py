@@ -1,0 +1,103 @@
+"""What MDA found, image by image, and maps of any density made of it without asking the model again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sightline.errors import RecipeError
+from sightline.perturb.greedy import Found
+from sightline.perturb.magnitudes import dense_values
+from sightline.perturb.segments import Segments
+from sightline.types import Attribution, TokenGrid
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Output = Literal["smooth", "sharp"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refined:
+    """How one image's map came about.
+
+    Attributes:
+        segments: of the image.
+        seed: the seed's score of each segment; zeros without a seed.
+        found: the order, how many segments insertion found, and the scores on the way.
+        blur: side of the blur's window in pixels.
+        scores: of the image, of its blurred and of its blank version.
+        curves: the response left after each segment, measured by the search and then by the metric; n + 1 values each.
+        fits: the closest convex curves.
+        sparse: the value of each segment's pixels, in the segments' own numbering.
+    """
+
+    segments: Segments
+    seed: Tensor
+    found: Found
+    blur: int
+    scores: tuple[float, float, float]
+    curves: tuple[Array, Array]
+    fits: tuple[Array, Array]
+    sparse: Array
+
+    def values(self, gamma: float, kappa: float) -> Array:
+        """Return the value of each segment's pixels at a density gamma."""
+        order = np.array(self.found.order)
+        in_order = self.sparse[order]
+        dense = np.empty_like(in_order)
+        dense[order] = dense_values(in_order, kappa)
+        mixed: Array = (1 - gamma) * self.sparse + gamma * dense
+        return mixed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Refinement:
+    """The details of an MDA attribution.
+
+    Attributes:
+        images: one entry per image.
+        cells: of the grid that the segments are, from top to bottom and from left to right; None where they are none.
+        size: height and width of the images.
+        like: what values look like: precision and device.
+        output: smooth or sharp.
+        kappa: the least value that counts as important when a map is made dense.
+    """
+
+    images: tuple[Refined, ...]
+    cells: tuple[int, int] | None
+    size: tuple[int, int]
+    like: Tensor
+    output: Output
+    kappa: float
+
+    def with_density(self, gamma: float, output: Output | None = None) -> Attribution:
+        """Return the map at another density, from 0 (sparse) to 1 (dense); the model is not asked.
+
+        Args:
+            gamma: the density.
+            output: smooth or sharp, as it was asked for by default.
+        """
+        if not 0 <= gamma <= 1:
+            raise RecipeError(f"got gamma={gamma}; a density lies between 0 (sparse) and 1 (dense)")
+        output = output or self.output
+        values = [torch.from_numpy(image.values(gamma, self.kappa)).to(self.like) for image in self.images]
+        if output == "sharp" and self.cells:
+            maps, grid = torch.stack(values).unflatten(1, self.cells), TokenGrid(*self.cells, image=self.size)
+        else:
+            painted = [image.segments.paint(value) for image, value in zip(self.images, values, strict=True)]
+            maps = torch.stack(
+                painted if output == "sharp" else [self._smooth(*p) for p in zip(painted, values, strict=True)]
+            )
+            grid = TokenGrid(*self.size, image=self.size)
+        return Attribution(maps[None], grid, details=self)
+
+    def _smooth(self, sharp: Tensor, values: Tensor) -> Tensor:
+        """Scale a map down to about a pixel per segment, and up again."""
+        side = math.ceil(math.sqrt(len(values)))
+        small = F.interpolate(sharp[None, None], size=self.cells or (side, side), mode="bilinear", antialias=True)
+        return F.interpolate(small, size=self.size, mode="bilinear")[0, 0]

@@ -1,0 +1,235 @@
+"""Order segments by greedy insertion, then greedy deletion :cite:p:`mda2025`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sightline.perturb.ends import Ends
+from sightline.perturb.search import Composite, Measure, Search
+from sightline.perturb.segments import Segments
+from sightline.perturb.shortlist import Shortlist
+
+Steps = list[tuple[int, float]]  # the segments pasted, each with the score after it
+
+# share of the way from the blank image's score to the image's below which there is nothing to see; None: no level
+NOTHING: float | None = None
+FRONT = 3  # candidates that are asked first then
+SHARE = 0.44  # of the exact search's passes that the fast one takes; the curves measured afterwards make it a half
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An order and what the model said on the way.
+
+    Attributes:
+        order: the segments, most important first.
+        inserted: how many of them the insertion phase found.
+        insertion: the score after each of the segments that the insertion phase pasted.
+        deletion: the score as segments are added to the blank image, least important first.
+    """
+
+    order: tuple[int, ...]
+    inserted: int
+    insertion: tuple[float, ...]
+    deletion: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a greedy search goes.
+
+    Attributes:
+        window: how many candidates are looked at, the first in the seed's order.
+        per_step: how many segments one step pastes, no more than the window holds.
+        tau: the share of the response at which insertion stops: 1 never (insertion alone), 0 at once (deletion alone).
+        fast: measure the promising candidates only.
+        trusting: whether a fast search may take the seed's word where there is nothing to see.
+        cut_short: keep only those insertions that the released program keeps.
+    """
+
+    window: int
+    per_step: int = 1
+    tau: float = 0.9
+    fast: bool = False
+    trusting: bool = True
+    cut_short: bool = False
+
+
+def greedy(ends: Ends, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[Found]:
+    """Search an order of the segments.
+
+    Args:
+        ends: the image, blurred and blank.
+        segments: of the image.
+        seed: the segments, the most promising first.
+        rule: how to go.
+    """
+    count = segments.count
+    inserted = yield from insert(ends, segments, seed, rule)
+    locked = [segment for segment, _ in inserted]
+    if rule.cut_short:
+        locked = locked[: released_length(inserted, count, rule)]
+    size = deletion_size(count, len(locked), rule)
+    deleted = yield from delete(ends, segments, [s for s in reversed(seed) if s not in locked], rule, size)
+    composite = Composite(ends.image, ends.blank, segments)
+    for segment, _ in deleted:
+        composite.paste(segment)
+    rest = locked[::-1]
+    scores = (yield Measure(composite, [rest[: i + 1] for i in range(len(rest))])).tolist() if rest else []
+    return Found(
+        order=(*locked, *(segment for segment, _ in reversed(deleted))),
+        inserted=len(locked),
+        insertion=tuple(score for _, score in inserted),
+        deletion=(*(score for _, score in deleted), *scores),
+    )
+
+
+def insert(ends: Ends, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[Steps]:
+    """Paste into the blurred image whatever raises the score most, until it has come back to a share tau."""
+    if rule.tau == 0:
+        return []
+    shortlist = Shortlist(rule.window, sign=1)
+    composite, left, found = Composite(ends.image, ends.blurred, segments), list(seed), [(-1, ends.blur)]
+    span = abs(ends.full - ends.blur) or 1.0
+    while left:
+        shortlist.size = insertion_size(segments.count, len(found) - 1, rule)
+        for step in (yield from pick(composite, left[: rule.window], found[-1][1], rule.per_step, shortlist)):
+            composite.paste(step[0])
+            left.remove(step[0])
+            found.append(step)
+            if rule.tau < 1 and (step[1] - ends.blur) / span >= rule.tau:
+                return found[1:]
+    return found[1:]
+
+
+def delete(ends: Ends, segments: Segments, seed: Sequence[int], rule: Rule, size: int) -> Search[Steps]:
+    """Paste into the blank image whatever raises the score least: read backwards, it is a deletion.
+
+    Where a level NOTHING is set, a fast search takes the seed's word while the score is below it: scores of a
+    thousandth and of a millionth are told apart by noise, and following the noise can cost the insertion curve.
+    """
+    shortlist = Shortlist(size, sign=-1)
+    composite, left, found = Composite(ends.image, ends.blank, segments), list(seed), [(-1, ends.empty)]
+    quiet = -math.inf
+    if NOTHING is not None and rule.fast and rule.trusting and rule.per_step == 1:
+        quiet = ends.empty + NOTHING * (ends.full - ends.empty)
+    while left:
+        step = yield from pick(composite, left[: rule.window], found[-1][1], rule.per_step, shortlist, quiet)
+        for segment, score in step:
+            composite.paste(segment)
+            left.remove(segment)
+            found.append((segment, score))
+    return found[1:]
+
+
+def pick(
+    composite: Composite,
+    candidates: Sequence[int],
+    before: float,
+    per_step: int,
+    shortlist: Shortlist,
+    quiet: float = -math.inf,
+) -> Search[Steps]:
+    """Choose the best candidates, one by default; return them with the score after each was pasted.
+
+    Where the score is `quiet` and stays so with one of the first candidates, that one is taken and the others are not
+    measured.
+    """
+    known: dict[int, float] = {}
+    if before <= quiet:
+        known = yield from _measure(composite, candidates[:FRONT], before, shortlist)
+        still = [(segment, score) for segment, score in known.items() if score <= quiet]
+        if still:
+            return still[:1]
+    rest = shortlist.choose([c for c in candidates if c not in known], less=len(known))
+    known |= yield from _measure(composite, rest, before, shortlist)
+    first = [segment for segment in candidates if segment in known]  # of equal ones, the first in the seed's order
+    chosen = sorted(first, key=lambda segment: -shortlist.sign * known[segment])[:per_step]
+    found = [(chosen[0], known[chosen[0]])]
+    if len(chosen) > 1:
+        more = yield Measure(composite, [chosen[: i + 1] for i in range(1, len(chosen))])
+        found.extend(zip(chosen[1:], more.tolist(), strict=True))
+    return found
+
+
+def _measure(
+    composite: Composite, candidates: Sequence[int], before: float, shortlist: Shortlist
+) -> Search[dict[int, float]]:
+    """Return the score with each of the candidates."""
+    if not candidates:
+        return {}
+    scores = (yield Measure(composite, [[candidate] for candidate in candidates])).tolist()
+    shortlist.learn(candidates, scores, before)
+    return dict(zip(candidates, scores, strict=True))
+
+
+def released_length(inserted: Steps, count: int, rule: Rule) -> int:
+    """Return how many insertions the released program keeps.
+
+    It looks for the first recorded probability of at least tau, not scaled; and where the search ended among the last
+    `window` segments, it writes its end mark that many places too early.
+    """
+    length = next((i + 1 for i, (_, score) in enumerate(inserted) if score >= rule.tau), len(inserted))
+    tail = count - min(rule.window, count)
+    return min(length, len(inserted) - tail) if len(inserted) > tail else length
+
+
+# ---- how many candidates are measured --------------------------------------------------------------------------------
+
+
+def insertion_size(count: int, done: int, rule: Rule) -> int:
+    """Return how many candidates an insertion step measures after `done` segments of `count`.
+
+    In a fast search it is three in four at first, where the order matters most and gains change much, and one in four
+    where insertion has used up a quarter of the segments.
+    """
+    if not rule.fast:
+        return rule.window
+    return max(rule.per_step, rule.window * (3 if done < count / 4 else 1) // 4)
+
+
+def deletion_size(count: int, inserted: int, rule: Rule) -> int:
+    """Return how many candidates a deletion step measures: in a fast search as many as its share of passes allows."""
+    if not rule.fast:
+        return rule.window
+    exact = replace(rule, fast=False)
+    allowed = SHARE * (insertion_cost(count, inserted, exact) + steps_cost(count - inserted, rule, rule.window))
+    left = allowed - insertion_cost(count, inserted, rule)
+    least = min(max(FRONT + 1, rule.per_step), rule.window)
+    sizes = range(rule.window, least, -1)
+    return next((size for size in sizes if steps_cost(count - inserted, rule, size) <= left), least)
+
+
+def insertion_cost(count: int, stop: int, rule: Rule) -> int:
+    """Return the passes it takes to insert `stop` of `count` segments."""
+    return sum(
+        _step_cost(count, done, rule, insertion_size(count, done, rule)) for done in range(0, stop, rule.per_step)
+    )
+
+
+def steps_cost(count: int, rule: Rule, size: int) -> int:
+    """Return the passes it takes to place `count` segments when each step measures `size` candidates."""
+    return sum(_step_cost(count, done, rule, size) for done in range(0, count, rule.per_step))
+
+
+def _step_cost(count: int, done: int, rule: Rule, size: int) -> int:
+    """Return the passes of one step; the first measures all of its candidates, since none of them is known yet."""
+    shown = min(rule.window, count - done)
+    newcomers = shown if done == 0 else min(rule.per_step, shown)
+    return max(newcomers, min(size, shown)) + min(rule.per_step, count - done) - 1
+
+
+def most_passes(count: int, rule: Rule) -> int:
+    """Return the passes that a search among `count` segments takes at most, however far insertion goes."""
+    if rule.cut_short:  # what insertion found may all be dropped again but one
+        return insertion_cost(count, count, rule) + steps_cost(count, rule, rule.window)
+    stops = {0.0: [0], 1.0: [count]}.get(rule.tau, list(range(1, count + 1)))
+    return max(passes(count, stop, rule) for stop in stops)
+
+
+def passes(count: int, stop: int, rule: Rule) -> int:
+    """Return the passes of a search that inserts `stop` segments; the curve at its end measures these once more."""
+    deletion = steps_cost(count - stop, rule, deletion_size(count, stop, rule))
+    return insertion_cost(count, stop, rule) + deletion + stop

@@ -1,0 +1,112 @@
+"""Segments: an image cut into pieces that come and go as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline.errors import ShapeError
+from sightline.extras import require
+
+Box = tuple[slice, slice]
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """A partition of the pixels.
+
+    Attributes:
+        labels: the segment of each pixel, shape (height, width); segments are numbered from 0 without a gap.
+    """
+
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        used = self.labels.unique() if self.labels.ndim == 2 else self.labels
+        if self.labels.ndim != 2 or not torch.equal(used, torch.arange(len(used), device=used.device)):
+            raise ShapeError(
+                f"got labels of shape {tuple(self.labels.shape)}; segments need (height, width) whole numbers "
+                "that run from 0 without a gap"
+            )
+
+    @property
+    def count(self) -> int:
+        return len(self.pixels)
+
+    @cached_property
+    def pixels(self) -> Tensor:
+        """How many pixels each segment has."""
+        return self.labels.flatten().bincount()
+
+    @cached_property
+    def _pieces(self) -> list[tuple[Box, Tensor | None]]:
+        """The bounding box of each segment and its mask inside it; no mask where it fills the box."""
+        return [self._piece(segment) for segment in range(self.count)]
+
+    def _piece(self, segment: int) -> tuple[Box, Tensor | None]:
+        mask = self.labels == segment
+        rows, columns = mask.any(dim=1).nonzero()[:, 0], mask.any(dim=0).nonzero()[:, 0]
+        box = slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
+        inside = mask[box]
+        return box, None if bool(inside.all()) else inside
+
+    def paste(self, canvas: Tensor, source: Tensor, segment: int) -> None:
+        """Copy a segment of `source` into `canvas`, both of shape (channel, height, width)."""
+        box, mask = self._pieces[segment]
+        here = (slice(None), *box)
+        canvas[here] = source[here] if mask is None else torch.where(mask, source[here], canvas[here])
+
+    def sums(self, pixels: Tensor) -> Tensor:
+        """Add up a map, shape (height, width), inside each segment."""
+        total = pixels.new_zeros(self.count)
+        return total.index_add_(0, self.labels.flatten(), pixels.flatten())
+
+    def means(self, pixels: Tensor) -> Tensor:
+        """Average a map, shape (height, width), inside each segment."""
+        return self.sums(pixels) / self.pixels.to(pixels.dtype)
+
+    def paint(self, values: Tensor) -> Tensor:
+        """Give every pixel the value of its segment."""
+        return values[self.labels]
+
+
+def grid_segments(
+    size: tuple[int, int],
+    cells: tuple[int, int],
+    patch: tuple[int, int] | None = None,
+    device: torch.device | None = None,
+) -> Segments:
+    """Cut an image of this size into a grid, numbered row by row.
+
+    Args:
+        size: height and width of the image.
+        cells: how many cells from top to bottom and from left to right.
+        patch: height and width of a cell where they are given; what is left of the image goes to the last cells.
+        device: where the labels are.
+
+    >>> grid_segments((2, 4), (1, 2)).labels
+    tensor([[0, 0, 1, 1],
+            [0, 0, 1, 1]])
+    """
+    rows, columns = (
+        torch.arange(length, device=device) * count // length
+        if patch is None
+        else torch.arange(length, device=device).div(patch[axis], rounding_mode="floor").clamp(max=count - 1)
+        for axis, (length, count) in enumerate(zip(size, cells, strict=True))
+    )
+    return Segments(rows[:, None] * cells[1] + columns)
+
+
+def slic_segments(raw: Tensor, count: int) -> Segments:
+    """Cut an image, pixel values in 0..1 of shape (3, height, width), into about `count` SLIC superpixels.
+
+    At this compactness they are a grid whose lines are drawn a pixel or so beside those of the patches.
+    """
+    slic: Any = require("skimage.segmentation", extra="photo").slic
+    rgb = raw.movedim(0, -1).detach().cpu().double().numpy()
+    labels = slic(rgb, n_segments=count, compactness=10_000, start_label=0)
+    return Segments(torch.from_numpy(labels).long().to(raw.device))

@@ -1,0 +1,343 @@
+"""MDA: the search, the laws it keeps, and the authors' numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests import tiny
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+import sightline
+from sightline import errors
+from sightline.models.passes import counting
+from sightline.operators.density import Refinement
+from sightline.operators.refine import MetricDriven, by_segment, seed_scores, unstable_order
+from sightline.perturb.curve import scored
+from sightline.perturb.magnitudes import convex_fit
+from sightline.perturb.segments import Segments
+from sightline.recipe import parse, text
+from sightline.types import Logit, Passes, Probability
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+QUICK = "steps=5, seed=ixg"
+UNSTABLE = "the order was checked; the magnitudes depend on how numpy's unstable sort leaves equal pixels"
+
+
+def details(found: sightline.Attribution) -> Refinement:
+    assert isinstance(found.details, Refinement)
+    return found.details
+
+
+# ---- the authors' numbers --------------------------------------------------------------------------------------------
+
+
+def sorts_as_the_authors_machine() -> bool:
+    """Tell whether numpy's unstable sort leaves equal pixels as it did where the reference numbers were made."""
+    numbers = np.load(GOLDEN / "random_vit_mda.npz")
+    rank = np.argsort(numbers["order"])
+    falling = torch.from_numpy(-rank[numbers["segments"].astype(int)]).double()[None]
+    order = unstable_order(falling).numpy().astype("<i4")
+    return hashlib.sha256(order.tobytes()).hexdigest().startswith("c22bc643576d4ffa")
+
+
+def released(
+    model: nn.Module, images: Tensor, target: int, seed_pixels: Tensor, labels: Any, cells: int, **options: Any
+) -> Refinement:
+    """Run the released form on given segments and a given seed."""
+    adapter = sightline.adapt(model)
+    segments = Segments(torch.from_numpy(labels.astype(np.int64)))
+    seeds = seed_scores(seed_pixels, (cells, cells), [segments], magnitude=True)
+    method = MetricDriven(preset="released", cells=cells, **options)
+    with torch.no_grad():
+        return details(method.refine(adapter, images, Logit(target), [segments], seeds))
+
+
+def test_equals_the_authors_program_on_the_random_transformer() -> None:
+    numbers = np.load(GOLDEN / "random_vit_mda.npz")
+    model, *_ = tiny.reference_vit()
+    images = torch.from_numpy(numbers["images"])
+    target = int(model(images).argmax())
+    seed = torch.from_numpy(numbers["seed_map"]).sum(dim=-1)[None]
+    got = released(model, images, target, seed, numbers["segments"], 7)
+    assert got.images[0].found.order == tuple(numbers["order"].tolist())
+    assert got.images[0].found.inserted == len(numbers["insertion_order"])
+    if not sorts_as_the_authors_machine():
+        pytest.skip(UNSTABLE)
+    for key, found in {
+        "sharp_gamma0": got.with_density(0.0, "sharp"),
+        "smooth_gamma0": got.with_density(0.0),
+        "smooth_gamma05": got.with_density(0.5),
+        "smooth_gamma1": got.with_density(1.0),
+    }.items():
+        difference = tiny.min_max(found.map[0]) - tiny.min_max(torch.from_numpy(numbers[key]))
+        assert difference.abs().max() < 1e-5, key
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["grid", "slic"])
+def test_equals_the_authors_program_on_a_photograph(kind: str, shared: Path, real_vit: nn.Module) -> None:
+    numbers = np.load(shared / "golden" / "photo" / f"mda_{kind}_A.npz")
+    images = torch.from_numpy(np.load(shared / "golden" / "photo" / "inputs_A.npz")["input"])
+    seed = F.interpolate(torch.from_numpy(numbers["seed_map"])[None, None], size=(224, 224), mode="bilinear")[:, 0]
+    got = released(real_vit, images, int(numbers["target"]), seed, numbers["segments"], 14, segments=kind)
+    one = got.images[0]
+    assert one.found.order == tuple(numbers["order"].tolist())
+    assert one.found.inserted == len(numbers["ins_locked"])
+    assert np.abs(one.seed.numpy() - numbers["seed_per_segment"]).max() < 1e-4
+    assert np.abs(one.curves[0] - numbers["curve1_f64"]).max() < 1e-4
+    if not sorts_as_the_authors_machine():
+        pytest.skip(UNSTABLE)
+    assert np.abs(one.curves[1] - numbers["curve2_f64"]).max() < 1e-4
+    exact = by_segment(one.found, convex_fit(one.curves[1]), one.segments)  # the default's fit, the rest being equal
+    default = replace(got, images=(replace(one, sparse=exact),))
+    for gamma, key in ((0.0, "pixels_gamma0"), (0.5, "pixels_gamma05"), (1.0, "pixels_gamma1")):
+        theirs = tiny.min_max(torch.from_numpy(numbers[key]))
+        assert (tiny.min_max(got.with_density(gamma).map[0]) - theirs).abs().max() < 1e-4
+        assert (tiny.min_max(default.with_density(gamma).map[0]) - theirs).abs().max() < 1e-3
+
+
+# ---- what the search finds -------------------------------------------------------------------------------------------
+
+
+class Additive(nn.Module):
+    """Two classes; the logit of the first is a weighted sum of the cells' contrast."""
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(weights)
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        cells = F.adaptive_avg_pool2d(images.square().mean(dim=1), (self.weights.shape[0], self.weights.shape[1]))
+        score = (cells * self.weights).sum(dim=(1, 2)) - 2
+        return torch.stack([score, -score], dim=1)
+
+
+WEIGHTS = torch.tensor([[0.3, 0.9, 0.1], [1.4, 0.5, 0.7], [0.2, 1.1, 0.6]], dtype=torch.float64)
+CHEQUERED = (torch.arange(48)[:, None] + torch.arange(48)).remainder(2).mul(2.0).sub(1).double().expand(1, 3, 48, 48)
+
+
+@pytest.mark.parametrize("options", [
+    "", ", tau=0.0", ", tau=1.0", ", per_step=2", ", search='fast'", ", preset='released', segments='grid'",
+])  # fmt: skip
+def test_finds_the_order_of_an_additive_model(options: str) -> None:
+    found = sightline.explain(Additive(WEIGHTS), CHEQUERED, f"mda(seed=None, cells=3, steps=9{options})", target=0)
+    assert details(found).images[0].found.order == tuple(WEIGHTS.flatten().argsort(descending=True).tolist())
+
+
+@pytest.mark.parametrize("seed", ["None", "gradient(at='pixels')", "random"])
+def test_the_map_falls_along_the_order_and_is_never_negative(seed: str) -> None:
+    found = sightline.explain(
+        Additive(WEIGHTS), CHEQUERED, f"mda(seed={seed}, cells=3, steps=9, output='sharp')", target=0
+    )
+    values = found.map.flatten()[list(details(found).images[0].found.order)]
+    assert (values.diff() < 0).all()
+    assert values.min() >= 0
+
+
+def brute_force(model: Any, images: Tensor, recipe: str, target: int) -> tuple[list[int], int]:
+    """The order by the book: one candidate, one forward, no batches."""
+    adapter, method = sightline.adapt(model), parse(recipe)
+    assert isinstance(method, MetricDriven)
+    cells = method.cells_of(adapter, (32, 32))
+    (segments,) = method.cut(adapter, images, cells)
+    read = scored(Logit(target), "probability")
+    seed = seed_scores(sightline.explain(model, images, method.seed, target=target).pixels(), cells, [segments],
+                       magnitude=False)[0] if method.seed else torch.zeros(segments.count)  # fmt: skip
+    order = seed.argsort(descending=True, stable=True).tolist()
+    window = min(2 * int(segments.count**0.5), 28) if method.seed else segments.count
+    sides = details(sightline.explain(model, images, recipe, target=target)).images[0]
+    blurred = sightline.perturb.fill.Blur(sides.blur // 2, sides.blur)(adapter, images)
+
+    def score(canvas: Tensor) -> float:
+        return float(read(adapter(canvas)))
+
+    def pasted(canvas: Tensor, segment: int) -> Tensor:
+        return torch.where(segments.labels == segment, images, canvas)
+
+    inserted: list[int] = []
+    canvas, left = blurred, list(order)
+    while left:
+        best = max(left[:window], key=lambda s: score(pasted(canvas, s)))
+        canvas = pasted(canvas, best)
+        left.remove(best)
+        inserted.append(best)
+        if (score(canvas) - score(blurred)) / abs(score(images) - score(blurred)) >= method.tau:
+            break
+    deleted: list[int] = []
+    canvas, left = torch.zeros_like(images), [s for s in reversed(order) if s not in inserted]
+    while left:
+        best = min(left[:window], key=lambda s: score(pasted(canvas, s)))
+        canvas = pasted(canvas, best)
+        left.remove(best)
+        deleted.append(best)
+    return inserted + deleted[::-1], len(inserted)
+
+
+@pytest.mark.parametrize("recipe", ["mda(seed=ixg, steps=5)", "mda(seed=None, cells=3, steps=5)"])
+@pytest.mark.parametrize("target", [0, 3])
+def test_equals_a_search_one_candidate_at_a_time(recipe: str, target: int, tiny_vit: nn.Module, images: Tensor) -> None:
+    with torch.no_grad():
+        order, inserted = brute_force(tiny_vit, images[:1], recipe, target)
+    found = details(sightline.explain(tiny_vit, images[:1], recipe, target=target)).images[0].found
+    assert list(found.order) == order
+    assert found.inserted == inserted
+
+
+def test_the_recorded_scores_are_the_models(tiny_vit: nn.Module, images: Tensor) -> None:
+    for options in ("", ", per_step=3", ", search='fast'"):
+        found = details(sightline.explain(tiny_vit, images[:1], f"mda({QUICK}{options})", target=1)).images[0]
+        canvas = torch.zeros_like(images[0])
+        for segment, recorded in zip(reversed(found.found.order), found.found.deletion, strict=True):
+            found.segments.paste(canvas, images[0], segment)
+            assert float(tiny_vit(canvas[None]).softmax(dim=-1)[0, 1].detach()) == pytest.approx(recorded, abs=1e-12)
+        assert torch.equal(canvas, images[0])
+
+
+def test_tau_runs_from_deletion_alone_to_insertion_alone(tiny_vit: nn.Module, images: Tensor) -> None:
+    inserted = [
+        details(sightline.explain(tiny_vit, images[:1], f"mda({QUICK}, tau={tau})", target=1)).images[0].found.inserted
+        for tau in (0.0, 0.3, 0.9, 1.0)
+    ]
+    assert inserted[0] == 0
+    assert inserted[-1] == 16
+    assert inserted == sorted(inserted)
+
+
+def test_each_extreme_of_tau_wins_its_own_half() -> None:
+    """Insertion alone has the higher insertion curve on the way, deletion alone the lower deletion curve."""
+    torch.manual_seed(4)
+    model, images = tiny.vit().double(), torch.randn(4, 3, 32, 32, dtype=torch.float64)
+    target = tuple(model(images).argmax(dim=1).tolist())
+    scores = {}
+    for tau in (0.0, 1.0):
+        found = sightline.explain(model, images, f"mda({QUICK}, tau={tau}, output='sharp')", target=target)
+        pixels = found.pixels("nearest")
+        scores[tau] = sightline.evaluate(model, images, pixels, ["insertion(step=64)", "deletion(step=64)"], target)
+    insertion, deletion = "insertion(step=64)", "deletion(step=64)"
+    assert float(scores[1.0][insertion].mean()) > float(scores[0.0][insertion].mean())
+    assert float(scores[0.0][deletion].mean()) < float(scores[1.0][deletion].mean())
+
+
+# ---- batches, passes, densities --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", ["", ", search='fast'", ", per_step=2", ", preset='released'", ", output='sharp'"])
+def test_a_batch_equals_its_images_one_by_one(options: str, tiny_vit: nn.Module) -> None:
+    images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    recipe = f"mda({QUICK}{options})"
+    rtol = 1e-9 if "released" not in options else 1e-4  # a solver that stops early magnifies rounding
+    together = sightline.explain(tiny_vit, images, recipe, target=(1, 0, 3)).values
+    for row, target in enumerate((1, 0, 3)):
+        alone = sightline.explain(tiny_vit, images[row : row + 1], recipe, target=target).values
+        assert_close(together[:, row], alone[:, 0], rtol=rtol, atol=1e-12)
+    again = sightline.explain(tiny_vit, images, recipe, target=(1, 0, 3), batch_size=2).values
+    assert_close(again, together, rtol=rtol, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [
+    "", ", search='fast'", ", per_step=2", ", per_step=3, search='fast'", ", tau=0.0", ", tau=1.0", ", window=3",
+])  # fmt: skip
+@pytest.mark.parametrize("network", ["tiny_vit", "tiny_cnn"])
+def test_costs_at_most_what_it_declares(
+    options: str, network: str, images: Tensor, request: pytest.FixtureRequest
+) -> None:
+    adapter, method = sightline.adapt(request.getfixturevalue(network)), parse(f"mda({QUICK}, cells=4{options})")
+    with torch.no_grad(), counting() as meter:
+        found = method(adapter, images, Logit((1, 3)))
+    declared = method.cost(adapter) * 2
+    assert meter.passes.forward <= declared.forward
+    assert meter.passes.backward <= declared.backward
+    spared = sum(len(sightline.perturb.ends.BLURS) - (one.blur - 29) // 2 for one in details(found).images)
+    if "tau" in options:  # then nothing but the blur depends on the image
+        assert meter.passes.forward == declared.forward - spared
+
+
+def test_another_density_costs_nothing_and_equals_asking_for_it(tiny_vit: nn.Module, images: Tensor) -> None:
+    first = sightline.explain(tiny_vit, images, f"mda({QUICK})", target=1)
+    with counting() as meter:
+        other = details(first).with_density(0.7)
+    assert meter.passes == Passes()
+    assert_close(other.values, sightline.explain(tiny_vit, images, f"mda({QUICK}, gamma=0.7)", target=1).values)
+    ends = [details(first).with_density(gamma, "sharp").map for gamma in (0.0, 1.0)]
+    assert_close(details(first).with_density(0.25, "sharp").map, 0.75 * ends[0] + 0.25 * ends[1])
+    with pytest.raises(errors.RecipeError, match="got gamma=2"):
+        details(first).with_density(2)
+
+
+def test_sharp_maps_lie_on_the_patches_and_smooth_ones_on_the_pixels(tiny_vit: nn.Module, images: Tensor) -> None:
+    sharp = sightline.explain(tiny_vit, images, f"mda({QUICK}, output='sharp')", target=1)
+    smooth = sightline.explain(tiny_vit, images, f"mda({QUICK})", target=1)
+    assert sharp.map.shape == (2, 4, 4)
+    assert smooth.map.shape == (2, 32, 32)
+    assert smooth.map.amin() >= sharp.map.amin()
+    assert smooth.map.amax() <= sharp.map.amax()
+    assert torch.corrcoef(torch.stack([smooth.map[0].flatten(), sharp.pixels()[0].flatten()]))[0, 1] > 0.8
+    pieces = sightline.explain(tiny_vit, images, f"mda({QUICK}, output='sharp', segments='slic')", target=1)
+    assert pieces.map.shape == (2, 32, 32)
+
+
+def test_fast_takes_at_most_half_the_passes() -> None:
+    weights = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) / 20
+    model = sightline.adapt(Additive(weights))
+    spent, orders = {}, {}
+    for search in ("exact", "fast"):
+        with torch.no_grad(), counting() as meter:
+            method = parse(f"mda(seed=random, search='{search}', cells=14)")
+            orders[search] = details(method(model, CHEQUERED[..., :28, :28], Logit(0))).images[0].found.order
+        spent[search] = meter.passes.forward + meter.passes.backward
+    assert spent["fast"] <= spent["exact"] / 2
+    assert orders["fast"] == orders["exact"]  # gains that never change are never stale
+
+
+# ---- any model, any target, any seed ---------------------------------------------------------------------------------
+
+
+def test_works_on_any_model_and_target(tiny_cnn: nn.Module, images: Tensor) -> None:
+    def function(batch: Tensor) -> Tensor:
+        return batch.mean(dim=-1)[:, :, ::8].flatten(1).double()
+
+    for model in (tiny_cnn, function):
+        for search in ("exact", "fast"):
+            for target in (1, sightline.Contrast(0, 2), lambda logits: logits[:, 0] * logits[:, 1]):
+                found = sightline.explain(model, images, f"mda(seed=None, cells=3, steps=4, search='{search}')", target)
+                assert torch.isfinite(found.values).all()
+    assert sightline.explain(tiny_cnn, images, "mda(seed=grad_cam, cells=5, steps=4)").map.shape == (2, 32, 32)
+
+
+def test_the_class_decides_and_logit_and_probability_agree(tiny_vit: nn.Module, images: Tensor) -> None:
+    one, other = (sightline.explain(tiny_vit, images, "mda(seed=None, cells=3, steps=4)", c).map for c in (0, 4))
+    assert not torch.allclose(one, other)
+    same = sightline.explain(tiny_vit, images, "mda(seed=None, cells=3, steps=4)", Probability(0)).map
+    assert torch.equal(one, same)
+
+
+def test_recipes() -> None:
+    assert text(parse("mda")) == "mda"
+    assert text(parse("mda(seed=bi_attn)")) == "mda"
+    assert text(parse("mda(gae)")) == "mda(seed=gae)"
+    assert text(parse("mda(seed=None, gamma=0.5)")) == "mda(seed=None, gamma=0.5)"
+    assert parse("mda(ixg)") == parse("mda(seed=ixg)")
+
+
+@pytest.mark.parametrize(("recipe", "message"), [
+    ("mda(gamma=1.5)", "got gamma=1.5; give a number from 0 to 1"),
+    ("mda(tau=-0.1)", "got tau=-0.1; give a number from 0 to 1"),
+    ("mda(per_step=0)", "got per_step=0; give a whole number, 1 or more"),
+    ("mda(cells=0)", "got cells=0"),
+    ("mda(seed=None, window=4)", "got window=4 without a seed"),
+    ("mda(search='lazy')", "got search='lazy'"),
+])  # fmt: skip
+def test_mistakes_are_answered_in_one_sentence(recipe: str, message: str) -> None:
+    with pytest.raises(errors.RecipeError) as caught:
+        parse(recipe)
+    assert message in str(caught.value)
