@@ -15,12 +15,25 @@ pet_quads the region is the animal in its cell.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from itertools import groupby
 
-from panel import CNN, VIT, begin, measure, parser, place_of, run, say, say_reasons
-from pictures import load_shots
+import torch
+from panel import CNN, VIT, begin, parser, place_of, run, say, say_reasons
+from pictures import Shot, load_shots
 from results import Column, Results, table
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor
 
 import sightline
+from sightline.api import as_method, ready
+from sightline.errors import SightlineError
+from sightline.methods.several import ask
+from sightline.models.passes import counting
+from sightline.operators.contrast import PRESETS as CONTRASTS
+from sightline.operators.contrast import contrasted as contrast
+from sightline.operators.contrast import placed
 
 RECIPES = {
     "transformer": [
@@ -46,6 +59,67 @@ def contrasted(recipe: str, preset: str) -> str:
     return f"var({recipe}, classes={{classes}}, preset='{preset}')"
 
 
+def judge_quads(
+    model: sightline.Adapter,
+    place: str,
+    quads: list[list[Shot]],
+    methods: list[str],
+    presets: list[str],
+    kept: Results,
+    *,
+    redo: bool = False,
+) -> None:
+    """Judge every method on every quad, alone and contrasted, except what is known already.
+
+    The four maps are made once, from one forward pass where the method allows, and compete in every way; `var` itself
+    would make them anew for each class and preset.
+    """
+    metrics = list(METRICS.values())
+    rows = {method: [method, *(contrasted(method, preset) for preset in presets)] for method in methods}
+    jobs = [
+        (method, quad)
+        for method in methods
+        for quad in quads
+        if redo or any(kept.lacking(place, row, [shot.name for shot in quad], metrics) for row in rows[method])
+    ]
+    for method, quad in track(jobs, description=place, console=Console(stderr=True), disable=not jobs):
+        if (place, method) in kept.refused:
+            continue
+        names = [shot.name for shot in quad]
+        try:
+            maps, spent = four_maps(model, quad, method)
+        except SightlineError as error:
+            kept.refused[place, method] = str(error)
+            continue
+        for row, preset in zip(rows[method], [None, *presets], strict=True):
+            kept.add(place, row, names, judged(model, quad, compete(maps, preset)) | spent)
+
+
+def four_maps(model: sightline.Adapter, quad: list[Shot], method: str) -> tuple[Tensor, dict[str, list[float]]]:
+    """Return the maps of a quad's four classes at image size, (4, 1, 1, height, width), and what they cost."""
+    image, targets = quad[0].image[None], [sightline.Logit(shot.label) for shot in quad]
+    with counting() as meter, ready(model):
+        found = ask(as_method(method), model, model.accept(image), targets)
+    cost = {"forward": [meter.passes.forward / 4] * 4, "backward": [meter.passes.backward / 4] * 4}
+    return torch.stack([placed(replace(one, values=one.values[:1])) for one in found]), cost
+
+
+def compete(maps: Tensor, preset: str | None) -> Tensor:
+    """Contrast each of four maps with the other three, (4, height, width); without a preset leave them alone."""
+    if preset is None:
+        return maps[:, 0, 0]
+    rows = [maps[[row, *(other for other in range(len(maps)) if other != row)]] for row in range(len(maps))]
+    return torch.stack([contrast(four, CONTRASTS[preset])[0, 0] for four in rows])  # type: ignore[index]
+
+
+def judged(model: sightline.Adapter, quad: list[Shot], maps: Tensor) -> dict[str, list[float]]:
+    """Return each metric's value for the four maps."""
+    images, labels = torch.stack([shot.image for shot in quad]), [shot.label for shot in quad]
+    masks = torch.stack([shot.mask for shot in quad if shot.mask is not None])
+    scores = sightline.evaluate(model, images, maps, list(METRICS.values()), labels, masks)
+    return {metric: scores[metric].tolist() for metric in METRICS.values()}
+
+
 def study(model_id: str, options: argparse.Namespace, results: Results) -> None:
     """Measure one model and write its table."""
     model = sightline.load(model_id)
@@ -54,7 +128,8 @@ def study(model_id: str, options: argparse.Namespace, results: Results) -> None:
     recipes = [one for method in methods for one in (method, *(key for key, value in base.items() if value == method))]
     place = place_of(model_id, options.set)
     shots = load_shots(options.set, model, options.limit, options.shared, options.shuffle)
-    measure(model, place, shots, recipes, list(METRICS.values()), results, redo=options.redo)
+    quads = [list(group) for _, group in groupby(shots, key=lambda shot: shot.name.partition("#")[0])]
+    judge_quads(model, place, quads, methods, options.preset or PRESETS, results, redo=options.redo)
     columns = []
     for title, metric in METRICS.items():
         columns.append(Column(title, place, metric, scale=1, digits=3))

@@ -21,6 +21,7 @@ from sightline.registry import OPERATORS, is_registered, spec_of
 from sightline.types import Attribution, Logit, LogProbability, Method, Passes, Probability, Target, pixel_grid
 
 Mode = Literal["divide", "multiply"]
+At = Literal["pixels", "grid"]
 Preset = Literal["text", "table", "recommended", "released"]
 
 
@@ -93,6 +94,16 @@ def _tempered(values: Tensor, temperature: float, mode: Mode) -> Tensor:
     return values / temperature if mode == "divide" else values * temperature
 
 
+def placed(one: Attribution, *, at: At = "pixels", blank: bool = True) -> Tensor:
+    """Return a map as it competes, (layer, batch, height, width): less what a blank image gets, at image size."""
+    values, empty = one.values, getattr(one.details, "blank", None)
+    if blank and isinstance(empty, Tensor):
+        values = values - empty[:, None, None]
+    if at == "grid" or (one.grid.height, one.grid.width) == one.grid.image:
+        return values
+    return F.interpolate(values, size=one.grid.image, mode="bilinear", align_corners=False)
+
+
 def contrasted(maps: Tensor, rules: Rules) -> Tensor:
     """Contrast the first of K maps, shape (K, layer, batch, height, width), with the others."""
     share, excess = share_and_excess(jointly_scaled(maps, rules), rules)
@@ -149,7 +160,7 @@ class Var(Sharing):
     magnitude: bool | None = None
     threshold: float | None = None
     joint: bool | None = None
-    at: Literal["pixels", "grid"] = "pixels"
+    at: At = "pixels"
     blank: bool = True
     distribution: bool = False
 
@@ -200,20 +211,11 @@ class Var(Sharing):
 
     def _contrast(self, found: list[Attribution], rows: Tensor, images: Tensor, every_layer: bool) -> Attribution:
         kept = slice(None) if every_layer else slice(1)
-        maps = torch.stack([self._placed(one, kept) for one in found])
+        maps = torch.stack([placed(one, at=self.at, blank=self.blank)[kept] for one in found])
         values = contrasted(maps, self.rules)
         share = shares(jointly_scaled(maps, self.rules), self.rules) if self.distribution else None
         grid = pixel_grid(images) if self.at == "pixels" else found[0].grid
         return Attribution(values, grid, details=Contrasted(rows, share))
-
-    def _placed(self, one: Attribution, kept: slice) -> Tensor:
-        values = one.values[kept]
-        blank = getattr(one.details, "blank", None)
-        if self.blank and isinstance(blank, Tensor):
-            values = values - blank[:, None, None]
-        if self.at == "grid" or (one.grid.height, one.grid.width) == one.grid.image:
-            return values
-        return F.interpolate(values, size=one.grid.image, mode="bilinear", align_corners=False)
 
     def _classes(self, model: Adapter, target: Target, count: int, logits: Tensor | None) -> Tensor:
         """Return the competing classes of each image, the target's first, shape (batch, K)."""
