@@ -17,6 +17,7 @@ from sightline.errors import InputError, NumericalError, RecipeError, SightlineW
 from sightline.methods.foreign import Foreign
 from sightline.metrics.case import Case
 from sightline.metrics.judge import Scores, judge
+from sightline.metrics.protocols import protocol_metrics
 from sightline.models.adapter import HALF, Adapter
 from sightline.models.families import adapt
 from sightline.models.passes import counting
@@ -64,12 +65,13 @@ def evaluate(
     model: Any,
     images: Any,
     attribution: Attribution | Tensor,
-    metrics: str | Sequence[str],
+    metrics: str | Sequence[str] | None = None,
     target: Any = None,
     masks: Tensor | None = None,
     *,
     labels: Any = None,
     method: str | Method | Any = None,
+    protocol: str | None = None,
 ) -> Scores:
     """Judge an attribution: one number per image and metric, never a mean.
 
@@ -82,15 +84,20 @@ def evaluate(
         masks: (batch, H, W) integers, 1 evidence, 0 background, -1 ignore; only localisation metrics need them.
         labels: the true class of each image, where a metric asks whether the model is right; by default the target's.
         method: what made the maps, where a metric asks it again; by default the attribution's own recipe.
+        protocol: the metrics of a paper, such as ``"caap"``, beside those that are named; those that need masks or a
+            method are left out where there is none. What else it fixes is in ``PROTOCOLS`` of
+            `sightline.metrics.protocols`.
     """
     adapter = adapt(model)
     batch = as_batch(adapter, images)
     maps = attribution.pixels() if isinstance(attribution, Attribution) else attribution
-    named = [metrics] if isinstance(metrics, str) else list(metrics)
+    made_by = _made_by(attribution) if method is None else as_method(method)
+    named = [metrics] if isinstance(metrics, str) else list(metrics or ())
+    if protocol is not None:
+        named += protocol_metrics(protocol, masks=masks is not None, method=made_by is not None)
     with ready(adapter):
         aim = resolve_target(target, adapter, batch)
         truth = None if labels is None else tuple(int(label) for label in torch.as_tensor(labels).reshape(-1))
-        made_by = _made_by(attribution) if method is None else as_method(method)
         return judge(Case(adapter, batch, aim, maps, masks, truth, made_by), named)
 
 

@@ -1,4 +1,4 @@
-"""The command line: ``sightline explain``, ``compare``, ``list``, ``card``, ``cite``, ``demo``, ``doctor``.
+"""The command line: ``sightline explain``, ``compare``, ``sanity``, ``list``, ``card``, ``cite``, ``demo``, ``doctor``.
 
 Nothing here imports torch: a command fetches what it needs when it runs, so that ``--help`` answers at once.
 """
@@ -22,6 +22,7 @@ from sightline.cli.demo import demo
 from sightline.cli.doctor import doctor
 from sightline.cli.explain import explain
 from sightline.cli.listing import listing
+from sightline.cli.sanity import sanity
 
 __all__ = ["app", "main"]
 
@@ -108,6 +109,14 @@ COMMANDS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {
         (
             f"sightline compare dog.jpg --model {VIT} --method gae --method rollout --method grad_cam",
             f"sightline compare dog.jpg --model {VIT} --model torchvision/resnet50 --method grad_cam",
+        ),
+    ),
+    "sanity": (
+        sanity,
+        LOOK,
+        (
+            "sightline sanity --model bundled/shapes-vit --method gae --method rollout --method sobel",
+            f"sightline sanity --model {VIT} --images photos/ --method grad_cam --out sanity-out",
         ),
     ),
     "list": (listing, KNOW, ("sightline list methods --family attention", "sightline list models vit_tiny")),

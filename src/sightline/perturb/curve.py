@@ -162,6 +162,17 @@ def read_scores(model: Adapter, target: Target, logits: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Logits:
+    """Not one number of the logits but all of them, (batch, class), so that what is read can be chosen afterwards."""
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return logits
+
+    def take(self, rows: Sequence[int]) -> Logits:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
 class Accuracy:
     """One where the class is the model's first choice, zero elsewhere."""
 

@@ -1,0 +1,121 @@
+"""IROF: remove the image piece by piece, the most important first, and see how fast the answer goes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from sightline.errors import RecipeError
+from sightline.extras import require
+from sightline.metrics.case import Case, Measurement, flags_where, join_flags
+from sightline.models.adapter import Adapter
+from sightline.perturb.curve import Score, read_scores, scored
+from sightline.perturb.fill import FillName, make_fill
+from sightline.perturb.segments import Segments, grid_segments
+from sightline.registry import METRICS
+from sightline.types import Passes
+
+PieceFill = FillName | Literal["running_mean"]
+FILLS = (*get_args(FillName), "running_mean")
+
+
+@METRICS.register(
+    "irof",
+    family="faithfulness",
+    cite="rieger2020",
+    cost="at most 101 forward, one per superpixel",
+    direction="higher",
+    parity="Quantus 0.6 with fill='running_mean' to 1e-5",
+)
+@dataclass(frozen=True, slots=True)
+class Irof:
+    r"""Area over the curve of the answer as superpixels are removed, the most important first.
+
+    .. math:: L - \sum_{l=2}^{L} \frac{\rho_{l-1} + \rho_l}{2}, \qquad \rho_l = \frac{p(x_l)}{p(x)}
+
+    where :math:`x_l` lacks the :math:`l` superpixels of the highest mean value, and :math:`L` is how many there are
+    :cite:p:`rieger2020`. Whole pieces of the picture go at once, so neighbouring pixels cannot stand in for removed
+    ones. It grows with :math:`L`, which SLIC decides: divide by the length of the curve to compare images.
+
+    Quantus fills with one number, the mean of all channels of what is left by then: ``fill='running_mean'``. The
+    default is the image's own mean colour. It costs a pass for each superpixel and one for the image; how many SLIC
+    finds depends on the image, so the declared cost is what was asked for.
+
+    Edge cases: superpixels of equal value keep their row-major order; a constant map is judged by that, and flagged;
+    an image in which SLIC finds a single piece is flagged, "one segment"; where the answer to the image is zero the
+    score is NaN.
+
+    Attributes:
+        segments: about how many SLIC superpixels; or two numbers, the rows and columns of a grid.
+        fill: what removed pieces become: mean, zero, black, white, blur or running_mean.
+        score: what is followed of the class: probability, log_probability, logit, accuracy.
+    """
+
+    segments: int | tuple[int, int] = 100
+    fill: PieceFill = "mean"
+    score: Score = "probability"
+    range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
+
+    def __post_init__(self) -> None:
+        asked = self.segments if isinstance(self.segments, tuple) else (self.segments,)
+        if min(asked) < 1:
+            raise RecipeError(f"got segments={self.segments}; give a number of 1 or more, or rows and columns")
+        for name, allowed in (("fill", FILLS), ("score", get_args(Score))):
+            if getattr(self, name) not in allowed:
+                raise RecipeError(f"got {name}={getattr(self, name)!r}; choose from {', '.join(allowed)}")
+
+    def __call__(self, case: Case, /) -> Measurement:
+        read = scored(case.target, self.score)
+        clean = read_scores(case.model, read, case.clean).double()
+        curves = [self._curve(case, row, read.take([row])) for row in range(len(case.images))]
+        ratios = [curve / start for curve, start in zip(curves, clean, strict=True)]
+        values = torch.stack([len(each) - torch.trapezoid(each) for each in ratios])
+        values = values.masked_fill(clean == 0, math.nan)
+        one = torch.tensor([len(each) == 1 for each in ratios], device=clean.device)
+        flags = join_flags(
+            case.flags, flags_where(one, "one segment"), flags_where(clean == 0, "the image scores zero")
+        )
+        return Measurement(values, _padded(ratios), flags)
+
+    def cost(self, model: Adapter, /) -> Passes:
+        pieces = math.prod(self.segments) if isinstance(self.segments, tuple) else self.segments
+        return Passes(forward=1.0 + pieces)
+
+    def _curve(self, case: Case, row: int, read: Any) -> Tensor:
+        """Return the answers as the pieces of one image go, (pieces,)."""
+        image, pieces = case.images[row], self._pieces(case, row)
+        order = pieces.means(case.maps[row].double()).sort(descending=True, stable=True).indices
+        filled = None if self.fill == "running_mean" else make_fill(self.fill)(case.model, image[None])[0]
+        steps = []
+        for segment in order:
+            image = torch.where(pieces.labels == segment, image.mean() if filled is None else filled, image)
+            steps.append(image)
+        logits = case.model.predict(torch.stack(steps))
+        return read_scores(case.model, read.take([0] * len(steps)), logits).double()
+
+    def _pieces(self, case: Case, row: int) -> Segments:
+        key = ("pieces", self.segments, row)
+        image = case.images[row]
+        if isinstance(self.segments, tuple):
+            size = (image.shape[-2], image.shape[-1])
+            cells = (min(self.segments[0], size[0]), min(self.segments[1], size[1]))
+            return case.once(key, lambda: grid_segments(size, cells, device=image.device))
+        count = self.segments
+        return case.once(key, lambda: superpixels(case.model.denormalise(image), count))
+
+
+def superpixels(raw: Tensor, count: int) -> Segments:
+    """Cut an image, pixel values in 0..1 of shape (3, height, width), into about `count` pieces of similar colour."""
+    slic: Any = require("skimage.segmentation", extra="photo").slic
+    rgb = raw.movedim(0, -1).detach().cpu().double().numpy()
+    labels = torch.from_numpy(slic(rgb, n_segments=count, start_label=0)).long()
+    return Segments(labels.unique(return_inverse=True)[1].to(raw.device))  # without gaps in the numbering
+
+
+def _padded(curves: list[Tensor]) -> Tensor:
+    """Stack curves of different lengths, NaN after the end of the shorter ones."""
+    return torch.nn.utils.rnn.pad_sequence(curves, batch_first=True, padding_value=math.nan)

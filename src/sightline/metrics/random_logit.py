@@ -1,0 +1,105 @@
+"""Random logit: does the map change when another class is asked for?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from sightline.errors import InputError, RecipeError
+from sightline.metrics.again import maps_again
+from sightline.metrics.case import Case, Measurement
+from sightline.metrics.similarity import SIMILARITIES, Similarity, check_similarity
+from sightline.models.adapter import Adapter
+from sightline.registry import METRICS
+from sightline.seeds import generators
+from sightline.types import Logit, LogProbability, Passes, Probability, Target
+
+Against = Literal["random", "likeliest", "unlikeliest"]
+
+
+@METRICS.register(
+    "random_logit",
+    family="sanity",
+    cite="sixt2020",
+    cost="1 attribution, for another class",
+    direction="lower",
+    needs=("method",),
+    parity="closed form; the similarities are scipy's and scikit-image's",
+)
+@dataclass(frozen=True, slots=True)
+class RandomLogit:
+    r"""Similarity of the map to the same method's map for another class.
+
+    .. math:: \operatorname{sim}\bigl(a(f, c),\, a(f, c')\bigr), \qquad c' \ne c
+
+    A map that explains one class cannot be the same for every other :cite:p:`sixt2020`; a class-agnostic method scores
+    1. It asks the method once, and runs the model once to know its classes.
+
+    Edge cases: a constant map of either class is NaN and flagged, and so is a model of a single class. A target without
+    a class, such as a contrast, is an error.
+
+    Attributes:
+        similarity: spearman, pearson, cosine or ssim.
+        against: the other class: one at random, by `seed` and image; the likeliest other one; or the unlikeliest.
+        absolute: compare absolute values.
+        seed: of the choice.
+    """
+
+    similarity: Similarity = "spearman"
+    against: Against = "random"
+    absolute: bool = False
+    seed: int = 0
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        check_similarity(self.similarity)
+        if self.against not in get_args(Against):
+            raise RecipeError(f"got against={self.against!r}; choose from {', '.join(get_args(Against))}")
+
+    def __call__(self, case: Case, /) -> Measurement:
+        own = explained(case)
+        if case.clean.shape[1] < 2:
+            nothing = torch.full((len(own),), torch.nan, dtype=torch.float64)
+            return Measurement(nothing, None, ("a single class",) * len(own))
+        aim = type(case.target)(self._others(case, own))  # type: ignore[call-arg]
+        maps = maps_again(case, target=aim)
+        one, other = (values.abs() if self.absolute else values for values in (case.maps, maps))
+        found = SIMILARITIES[self.similarity](one, other).cpu()
+        silent = _constant(one) | _constant(other)
+        flags = tuple("constant map" if bad else "" for bad in silent.tolist())
+        return Measurement(found.masked_fill(silent.cpu(), torch.nan), None, flags)
+
+    def _others(self, case: Case, own: tuple[int, ...]) -> tuple[int, ...]:
+        if self.against == "random":
+            draws = [self._drawn(case, one) for one in generators(self.seed, case.images)]
+            return tuple(draw + (draw >= index) for draw, index in zip(draws, own, strict=True))
+        sign = 1.0 if self.against == "likeliest" else -1.0
+        logits = sign * case.clean.double()
+        logits[torch.arange(len(own)), list(own)] = -torch.inf
+        return tuple(logits.argmax(dim=1).tolist())
+
+    @staticmethod
+    def _drawn(case: Case, generator: torch.Generator) -> int:
+        return int(torch.randint(case.clean.shape[1] - 1, (1,), generator=generator))
+
+    def cost(self, model: Adapter, /) -> Passes:
+        return Passes(forward=1)
+
+
+def explained(case: Case) -> tuple[int, ...]:
+    """Return the class that was explained for each image."""
+    target: Target = case.target
+    if not isinstance(target, Logit | Probability | LogProbability):
+        raise InputError(
+            f"a {type(target).__name__} names no class, so there is no other to compare with; "
+            "explain a Logit, a Probability or a LogProbability"
+        )
+    return (target.index,) * len(case.images) if isinstance(target.index, int) else target.index
+
+
+def _constant(maps: Tensor) -> Tensor:
+    flat = maps.flatten(1)
+    return flat.amin(dim=1) == flat.amax(dim=1)
