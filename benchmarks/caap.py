@@ -1,4 +1,4 @@
-"""How many forward passes does CAAP take, and how far is it from running it patch by patch?
+"""How many forward passes does CAAP take, and how far is it from running it patch by patch? What does VAR add?
 
 Everything runs in one process, in turn and repeated; what counts is the ratio of the medians to one image's share of a
 batch of eight forward passes. Run with ``python benchmarks/caap.py [MODEL] [--repeats 7]``; MODEL is a model id, by
@@ -66,6 +66,7 @@ def main() -> None:
     target = sightline.Logit(3)
     some = range(0, model.grid_of(images).cells, 28)
     methods: dict[str, Method] = {"caap": Caap(), "caap(frozen=True)": Caap(frozen=True), "e_caap": EfficientCaap()}
+    methods["var(caap)"] = sightline.parse("var(caap)")
     tasks: dict[str, tuple[Callable[[], object], float]] = {
         "forward": (lambda: model(images), BATCH),
         "patch by patch": (

@@ -29,6 +29,7 @@ FAST = {
     "iia3": "iia3(steps=2)",
     "img": "img(steps=2)",
     "act": "act(steps=2)",
+    "tis": "tis(samples=8)",
     "bi_attn": "bi_attn(steps=3)",
     "tam": "tam(steps=3)",
     "t_attn": "t_attn(steps=3)",

@@ -1,0 +1,90 @@
+"""Score masks by what the model says when only the patches inside them are there.
+
+Masked patches are dropped before the first block, not painted over, so a forward pass costs only the tokens it keeps.
+A mask that occurs several times is scored once, and masks that keep equally many patches share batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sightline.models.batch import in_batches
+from sightline.models.vit import VisionTransformer
+from sightline.perturb.curve import read_scores
+from sightline.perturb.tokens import run_on_tokens
+from sightline.types import Attribution, Target
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """The masks of one image with what the model says about each.
+
+    Attributes:
+        masks: which patches each mask keeps, shape (mask, patch), bool.
+        scores: the targets' values, shape (target, mask).
+    """
+
+    masks: Tensor
+    scores: Tensor
+
+    def maps(self) -> Tensor:
+        """Return the mean score of the masks that keep a patch, zero where none does: shape (target, patch)."""
+        inside = self.masks.to(self.scores)
+        return self.scores @ inside / inside.sum(dim=0).clamp(min=1)
+
+
+def score_masks(
+    model: VisionTransformer, tokens: Tensor, masks: Sequence[Tensor], targets: Sequence[Target]
+) -> list[Scored]:
+    """Return, for each image, its masks with the targets' values under them.
+
+    Args:
+        model: a transformer.
+        tokens: X_0 as `model.start` gives it, shape (batch, token, channel).
+        masks: for each image the patches its masks keep, shape (mask, patch), bool; images may have different numbers.
+        targets: what is read of the logits.
+    """
+    unique = [torch.unique(mask, dim=0, return_inverse=True) for mask in masks]
+    pairs = [(image, index) for image, (different, _) in enumerate(unique) for index in range(len(different))]
+    kept = torch.cat([different.sum(dim=1) for different, _ in unique])
+    found = torch.cat([_scores(model, tokens, unique, pairs, rows, targets) for rows in _equal(kept)], dim=1)
+    order = torch.cat(_equal(kept))
+    scores = torch.empty_like(found).index_copy_(1, order.to(found.device), found)
+    split = scores.split([len(different) for different, _ in unique], dim=1)
+    return [Scored(mask, part[:, back]) for mask, part, (_, back) in zip(masks, split, unique, strict=True)]
+
+
+def _equal(kept: Tensor) -> list[Tensor]:
+    """Return the positions of equal counts, one group for each count."""
+    return [(kept == count).nonzero()[:, 0] for count in kept.unique()]
+
+
+def _scores(
+    model: VisionTransformer,
+    tokens: Tensor,
+    unique: Sequence[tuple[Tensor, Tensor]],
+    pairs: Sequence[tuple[int, int]],
+    rows: Tensor,
+    targets: Sequence[Target],
+) -> Tensor:
+    """Score the masks in these rows, which all keep equally many patches: (target, row)."""
+    chosen = [pairs[row] for row in rows.tolist()]
+    keep = torch.stack([unique[image][0][index].nonzero()[:, 0] for image, index in chosen])
+
+    def work(part: slice) -> Tensor:
+        images = [image for image, _ in chosen[part]]
+        logits = run_on_tokens(model, tokens[images], keep[part])
+        return torch.stack([read_scores(model, target.take(images), logits) for target in targets])
+
+    return torch.cat(in_batches(work, len(chosen), model.batch), dim=1)
+
+
+def attributions(model: VisionTransformer, images: Tensor, scored: Sequence[Scored]) -> list[Attribution]:
+    """Lay the masks' maps on the grid, one attribution per target."""
+    grid = model.grid_of(images)
+    maps = torch.stack([one.maps() for one in scored], dim=1)
+    return [Attribution(found.unflatten(1, (grid.height, grid.width))[None], grid) for found in maps]
