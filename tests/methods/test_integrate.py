@@ -465,8 +465,10 @@ def test_layers_that_cannot_be_are_refused(recipe: str, message: str, images: Te
 
 def test_a_model_without_layers_is_told_so(images: Tensor) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 5)).double().eval()
-    with pytest.raises(sightline.errors.UnsupportedModel, match="shows no layers to integrate over"):
+    with pytest.raises(sightline.errors.UnsupportedModel, match="iia2 needs layers with a grid"):
         sightline.explain(model, images, "iia2", target=0)
+    with pytest.raises(sightline.errors.UnsupportedModel, match="shows no layers to integrate over"):
+        sightline.explain(model, images, "iia(layers=(0, -1), steps=2)", target=0)
     got = sightline.explain(model, images, "iia(layers=(0,), steps=2)", target=0).map
     assert_close(got, (images * model[1].weight[0].detach().view(3, 32, 32)).sum(dim=1))
 
