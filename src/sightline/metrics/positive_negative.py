@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -24,7 +25,7 @@ FAMILY = "faithfulness"
 
 
 @dataclass(frozen=True, slots=True)
-class _Masked:
+class _Masked(ABC):
     """Mask growing shares of the pixels and take the area under what is read of the logits."""
 
     fractions: tuple[float, ...] = TENTHS
@@ -71,9 +72,9 @@ class _Masked:
         blank = make_fill(self.fill)(case.model, case.images)
         return responses(case.model, case.images, blank, Logits(), ranks(order), counts)
 
+    @abstractmethod
     def read(self, case: Case, logits: Tensor) -> Tensor:
         """Return what is followed, shape (batch, points)."""
-        raise NotImplementedError
 
     def cost(self, model: Adapter, /) -> Passes:
         return Passes(forward=len(self.places))

@@ -7,6 +7,7 @@ then cut at zero; what is left is summed (`region_attribution`) or taken as a se
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -97,7 +98,7 @@ class GridPointing:
 
 
 @dataclass(frozen=True, slots=True)
-class _Binary:
+class _Binary(ABC):
     """The smoothed map as a set of pixels, compared with the region."""
 
     window: int = 11
@@ -117,8 +118,9 @@ class _Binary:
         flags = flags_where(predicted == 0, "nothing above the threshold")
         return _measure(case, self.ratio(both, predicted, region), flags)
 
+    @abstractmethod
     def ratio(self, both: Tensor, predicted: Tensor, region: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Return the score from the counts of pixels, each (batch,)."""
 
     def cost(self, model: Adapter, /) -> Passes:
         return Passes()
