@@ -86,7 +86,7 @@ def test_a_map_of_zeros_has_no_relative_change(tiny_cnn, images):
     case = Case(adapt(tiny_cnn), images, Logit(1), torch.zeros(2, 32, 32), method=parse("ixg"))
     found = MaxSensitivity(samples=1)(case)
     assert not torch.isfinite(found.values).any()
-    assert found.flags == ("zero map",) * 2
+    assert found.flags == ("constant map; zero map",) * 2
 
 
 @pytest.mark.parametrize("options", [{"samples": 0}, {"radius": 0.0}, {"radius": float("inf")}])

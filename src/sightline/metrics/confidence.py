@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.metrics.case import Case, Measurement, flags_where, join_flags
+from sightline.metrics.magnitude import power_of_two
 from sightline.models.adapter import Adapter
 from sightline.perturb.curve import Score, read_scores, scored
 from sightline.perturb.fill import FillName, make_fill
@@ -140,6 +141,6 @@ def unit(maps: Tensor) -> Tensor:
     tensor([[0.5000, 1.0000],
             [0.0000, 0.0000]], dtype=torch.float64)
     """
-    maps = maps.double()  # the range of a map of huge numbers would overflow
+    maps = maps.double() * power_of_two(maps)  # the range of a map of huge numbers would overflow
     low, high = maps.amin(dim=(1, 2), keepdim=True), maps.amax(dim=(1, 2), keepdim=True)
     return (maps - low) / torch.where(high > low, high - low, 1)

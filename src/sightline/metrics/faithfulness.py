@@ -37,15 +37,22 @@ class Insertion:
     `sigma` 5): on some photographs the class is still visible in the blurred copy, the curve starts high and says
     little about the map. Read it beside a strong one, ``insertion(radius=15, sigma=31.0)``.
 
-    Options: `step`, pixels per step; `fill`, where the curve starts (blur, zero, black, white, mean); `radius` and
-    `sigma` of the blur; `score`, what is followed (probability, log_probability, logit, accuracy); `tie`, the order of
-    equal pixels (index: row-major; random, by `seed`). A target without a class, such as a contrast, is followed
-    itself, and the area is then in its units. It costs :math:`n + 1` forward passes.
+    It costs :math:`n + 1` forward passes.
 
     Edge cases: a constant map is judged by the order of its ties and flagged; coarse maps are full of ties, so compare
     them under one tie rule. The last step takes the pixels that are left and weighs as much as the others. A step as
     large as the image leaves the two ends, whatever the map. Where the image itself is unlikely to be of the class, the
     area is near zero for every map.
+
+    Attributes:
+        step: pixels per step.
+        fill: where the curve starts: blur, zero, black, white, mean.
+        radius: of the blur, in pixels.
+        sigma: of the blur.
+        score: what is followed: probability, log_probability, logit, accuracy. A target without a class, such as a
+            contrast, is followed itself, and the area is then in its units.
+        tie: the order of equal pixels: index (row-major), or random, by the seed.
+        seed: of random ties.
     """
 
     step: int = 224
@@ -87,15 +94,22 @@ class Deletion:
 
     It also rewards scattered maps: holes all over an image disturb a network wherever they are. Read it with insertion.
 
-    Options: `step`, pixels per step; `fill`, what pixels become (zero, blur, black, white, mean); `radius` and `sigma`
-    of the blur; `score`, what is followed (probability, log_probability, logit, accuracy); `tie`, the order of equal
-    pixels (index: row-major; random, by `seed`). A target without a class, such as a contrast, is followed itself, and
-    the area is then in its units. It costs :math:`n + 1` forward passes.
+    It costs :math:`n + 1` forward passes.
 
     Edge cases: a constant map is judged by the order of its ties and flagged; coarse maps are full of ties, so compare
     them under one tie rule. The last step takes the pixels that are left and weighs as much as the others. A step as
     large as the image leaves the two ends, whatever the map. Where the image itself is unlikely to be of the class, the
     area is near zero for every map.
+
+    Attributes:
+        step: pixels per step.
+        fill: what pixels become: zero, blur, black, white, mean.
+        radius: of the blur, in pixels.
+        sigma: of the blur.
+        score: what is followed: probability, log_probability, logit, accuracy. A target without a class, such as a
+            contrast, is followed itself, and the area is then in its units.
+        tie: the order of equal pixels: index (row-major), or random, by the seed.
+        seed: of random ties.
     """
 
     step: int = 224
@@ -139,9 +153,20 @@ class InsDel:
     the area between the two curves of `insertion` and `deletion` :cite:p:`petsiuk2018`. What raises both for every
     map, such as an easy image, cancels: a map in random order scores near zero.
 
-    Options as there; `fill` holds two, where insertion starts and what deletion leaves, and `radius` and `sigma` belong
-    to the blur among them. It shares both curves with the two metrics when they are asked for together, and costs
-    :math:`2n + 1` forward passes alone. The warning about the weak blur, and the edge cases, are theirs too.
+    It shares both curves with the two metrics when they are asked for together, and costs :math:`2n + 1` forward passes
+    alone. The warning about the weak blur is theirs too.
+
+    Edge cases: those of `insertion` and `deletion`; a constant map is flagged.
+
+    Attributes:
+        step: pixels per step.
+        fill: two names: where insertion starts, and what deletion leaves.
+        radius: of the blur among the fills, in pixels.
+        sigma: of the blur.
+        score: what is followed: probability, log_probability, logit, accuracy. A target without a class, such as a
+            contrast, is followed itself, and the area is then in its units.
+        tie: the order of equal pixels: index (row-major), or random, by the seed.
+        seed: of random ties.
     """
 
     step: int = 224

@@ -181,8 +181,9 @@ class MasInsDel:
     .. math:: \frac1n \sum_{k=1}^{n} \frac{d_{k-1} + d_k}{2}, \qquad d_k = s^{\mathrm{ins}}_k - s^{\mathrm{del}}_k
 
     the area between the score curves of `mas_insertion` and `mas_deletion` :cite:p:`walker2024mas`. It shares both with
-    them, and costs :math:`2n + 1` forward passes and the search for the blur alone. It is NaN where one of the two is,
-    and carries the flags of both.
+    them, and costs :math:`2n + 1` forward passes and the search for the blur alone.
+
+    Edge cases: it is NaN where one of the two is, and carries the flags of both.
 
     Attributes:
         step: pixels per step.

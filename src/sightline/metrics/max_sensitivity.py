@@ -10,7 +10,8 @@ from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.metrics.again import maps_again
-from sightline.metrics.case import Case, Measurement, flags_where
+from sightline.metrics.case import Case, Measurement, flags_where, join_flags
+from sightline.metrics.magnitude import power_of_two
 from sightline.models.adapter import Adapter
 from sightline.registry import METRICS
 from sightline.seeds import generators, uniform
@@ -38,7 +39,7 @@ class MaxSensitivity:
 
     It asks the method `samples` times and costs nothing else.
 
-    Edge cases: a map of zeros has no relative change: NaN, "zero map".
+    Edge cases: a map of zeros has no relative change: NaN, "zero map"; a constant map is flagged.
 
     Attributes:
         samples: how many perturbed images.
@@ -59,8 +60,8 @@ class MaxSensitivity:
 
     def __call__(self, case: Case, /) -> Measurement:
         moved = [maps_again(case, images=images) for images in self.perturbed(case.images)]
-        zero = (case.maps == 0).flatten(1).all(dim=1)
-        return Measurement(sensitivity(case.maps, torch.stack(moved)), None, flags_where(zero, "zero map"))
+        zero = flags_where((case.maps == 0).flatten(1).all(dim=1), "zero map")
+        return Measurement(sensitivity(case.maps, torch.stack(moved)), None, join_flags(case.flags, zero))
 
     def perturbed(self, images: Tensor) -> list[Tensor]:
         """Return the images, moved within the box of the radius, once per sample."""
@@ -78,7 +79,8 @@ def sensitivity(maps: Tensor, moved: Tensor) -> Tensor:
     >>> sensitivity(torch.tensor([[3.0, 4.0]]), torch.tensor([[[3.0, 3.0]], [[3.0, 6.0]]]))
     tensor([0.4000], dtype=torch.float64)
     """
-    exact = maps.double()
-    change: Tensor = (moved.double() - exact).flatten(2).norm(dim=2)
+    factor = power_of_two(maps).reshape(-1, *[1] * (maps.ndim - 1))  # so that huge values do not overflow the norm
+    exact = maps.double() * factor
+    change: Tensor = (moved.double() * factor - exact).flatten(2).norm(dim=2)
     size: Tensor = exact.flatten(1).norm(dim=1)
     return (change / size).amax(dim=0).cpu()

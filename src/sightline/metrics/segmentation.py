@@ -17,6 +17,7 @@ from torch import Tensor
 from sightline.errors import RecipeError
 from sightline.metrics.case import Case, Measurement, flags_where, join_flags
 from sightline.metrics.localisation import average_precision
+from sightline.metrics.magnitude import power_of_two
 from sightline.models.adapter import Adapter
 from sightline.registry import METRICS
 from sightline.types import Passes
@@ -198,7 +199,7 @@ def mean_iou_of(counts: Tensor) -> float:
 def _scaled(case: Case) -> Tensor:
     """Scale each map to 0..1, a constant one to 0."""
     maps = case.maps.double()
-    maps = maps / _nonzero(maps.abs().amax(dim=(1, 2), keepdim=True))  # so that huge values do not overflow
+    maps = maps * power_of_two(maps)  # so that huge values do not overflow, and no tie is made or broken
     low, high = maps.amin(dim=(1, 2), keepdim=True), maps.amax(dim=(1, 2), keepdim=True)
     return (maps - low) / _nonzero(high - low)
 

@@ -149,8 +149,10 @@ class InsertionAccuracy(_Masking):
     the label of the image where labels are given, else the target's class. The value is the curve's mean height; the
     paper prints 90 times the mean over images.
 
-    It costs one pass and nine shortened ones, shared with `insertion_aopc`. Importance of a patch, models without
-    tokens and edge cases as in `deletion_accuracy`.
+    It costs one pass and nine shortened ones, shared with `insertion_aopc`. A patch's importance is that of
+    `deletion_accuracy`.
+
+    Edge cases: as in `deletion_accuracy`, models without tokens among them; a constant map is flagged.
 
     Attributes:
         steps: the curve has this many points, one share 1/steps apart.
@@ -181,7 +183,9 @@ class DeletionAopc(_Aopc):
     :math:`\log p_c(x) - \log p_c(x^{-f})`. The value is the mean height; the paper prints 90 times the mean over
     images. Negative where the class becomes likelier without its patches.
 
-    Importance of a patch, models without tokens and edge cases as in `deletion_accuracy`.
+    A patch's importance is that of `deletion_accuracy`.
+
+    Edge cases: as in `deletion_accuracy`, models without tokens among them; a constant map is flagged.
 
     Attributes:
         steps: the curve has this many points, one share 1/steps apart.
@@ -212,7 +216,9 @@ class InsertionAopc(_Aopc):
     :cite:p:`skipplus2024`. ``score='log_probability'`` gives the log-odds. The value is the mean height; the paper
     prints 100 minus 90 times the mean over images. Negative where the chosen patches alone are clearer than the image.
 
-    Importance of a patch, models without tokens and edge cases as in `deletion_accuracy`.
+    A patch's importance is that of `deletion_accuracy`.
+
+    Edge cases: as in `deletion_accuracy`, models without tokens among them; a constant map is flagged.
 
     Attributes:
         steps: the curve has this many points, one share 1/steps apart.
