@@ -30,8 +30,8 @@ FAST = {
     "ins_del": "ins_del(step=16)",
     "infidelity": "infidelity(samples=8)",
 }
-# Metrics that rank or weigh the pixels of one map: a right map must score better than its shuffle, and so on. Monotonicity
-# is not among them: on a model that adds up, a shuffle rises as steadily, and the right map is sooner done rising.
+# Metrics that rank or weigh the pixels of one map: a right map must score better than its shuffle, and so on.
+# Monotonicity is not among them: on a model that adds up a shuffle rises as steadily, and the right map is sooner done.
 ORDERED = [
     *("insertion(step=16)", "deletion(step=16)", "ins_del(step=16)"),
     *("positive", "negative", "probability_positive", "probability_negative"),

@@ -164,21 +164,24 @@ def test_wrong_options_are_refused(options):
 @pytest.mark.shared
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("mode", "unit"),
+    ("mode", "unit", "name"),
     [
-        ("positive", "patch"),
+        ("positive", "patch", "rollout"),
         *(
-            pytest.param(*setting, marks=pytest.mark.slow)
-            for setting in [("positive", "pixel"), ("negative", "patch"), ("negative", "pixel")]
+            pytest.param(mode, unit, name, marks=pytest.mark.slow)
+            for mode in ("positive", "negative")
+            for unit in ("patch", "pixel")
+            for name in ("rollout", "gae", "random")
+            if (mode, unit, name) != ("positive", "patch", "rollout")
         ),
     ],
 )
-def test_curves_and_correlations_are_those_of_the_authors_on_a_photograph(mode, unit, shared, real_vit):
+def test_curves_and_correlations_are_those_of_the_authors_on_a_photograph(mode, unit, name, shared, real_vit):
     golden = np.load(shared / "golden" / "photo" / "metric_monotonicity_A.npz")
     photograph = torch.from_numpy(np.load(shared / "golden" / "photo" / "inputs_A.npz")["input"])
-    maps = torch.from_numpy(golden["map_rollout"])[None]
+    maps = torch.from_numpy(golden[f"map_{name}"])[None]
     case = Case(adapt(real_vit), photograph, Logit(int(golden["target"])), maps)
     found = Monotonicity(mode, unit=unit)(case)
-    want = torch.from_numpy(golden[f"{mode}_{unit}_response_rollout"])
+    want = torch.from_numpy(golden[f"{mode}_{unit}_response_{name}"])
     assert_close(found.curve[0], want, rtol=0, atol=1e-4)
-    assert found.values.item() == pytest.approx(golden[f"{mode}_{unit}_rho_rollout_f64"], abs=1e-3)
+    assert found.values.item() == pytest.approx(golden[f"{mode}_{unit}_rho_{name}_f64"], abs=1e-3)
