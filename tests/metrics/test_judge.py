@@ -173,3 +173,25 @@ def test_every_metric_costs_what_it_says_and_a_batch_equals_its_images(name):
 def test_scores_can_be_read_as_a_mapping():
     scores = Scores({"deletion": Measurement(torch.tensor([0.5]))}, Passes())
     assert dict(scores) == {"deletion": torch.tensor([0.5])}
+
+
+def test_insertion_its_aligned_form_and_monotonicity_share_one_curve():
+    names = ["insertion_mda(step=64)", "mas_insertion(step=64)", "monotonicity(unit='pixel', step=64, window=31)"]
+    apart = [judge(fading(), name).passes.forward for name in names]
+    together = judge(fading(), names)
+    assert together.passes.forward == max(apart)
+    assert sum(apart) > 2 * together.passes.forward
+    for name in names:
+        assert_close(together[name], judge(fading(), name)[name])
+
+
+def fading():
+    """A case whose class vanishes in a blur, so that there is a curve to follow."""
+
+    def sharpness(images):
+        edges = images.diff(dim=-1).abs().mean(dim=(1, 2, 3))
+        return torch.stack([60 * edges - 6, torch.zeros_like(edges)], dim=1)
+
+    random = torch.Generator().manual_seed(4)
+    images, maps = torch.rand(1, 3, 32, 32, generator=random), torch.rand(1, 32, 32, generator=random)
+    return Case(adapt(sharpness), images, Logit(0), maps)
