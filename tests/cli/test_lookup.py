@@ -48,9 +48,14 @@ def test_models_are_listed_by_id(sightline):
     assert all("vit" in name.lower() for name in sightline("list", "models", "vit").stdout.splitlines())
 
 
-def test_the_bundled_set_is_the_only_one_yet(sightline):
-    rows = json.loads(sightline("list", "datasets", "--json").stdout)
-    assert [row["name"] for row in rows] == ["shapes"]
+def test_every_data_set_is_listed_with_what_it_needs(sightline):
+    rows = {row["name"]: row for row in json.loads(sightline("list", "datasets", "--json").stdout)}
+    assert {"shapes", "quads", "folder", "csv", "hub", "imagenet", "imagenet_s", "coco", "voc"} <= set(rows)
+    assert rows["imagenet"]["needs"] == ["root"]
+    assert "LOC_val_solution.csv" in rows["imagenet"]["layout"]
+    assert "limit" in rows["shapes"]["options"]
+    shown = sightline("list", "datasets").stdout
+    assert all(name in shown for name in rows)
 
 
 @pytest.mark.parametrize("name", NAMES)

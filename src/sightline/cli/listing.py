@@ -67,11 +67,22 @@ def _models(_: Kind) -> list[dict[str, Any]]:
 
 
 def _datasets(_: Kind) -> list[dict[str, Any]]:
-    from sightline.data.shapes import VARIANTS
+    from sightline.data.dataset import DATASETS, options_of
 
-    variants = f"variants {', '.join(VARIANTS)}"
-    summary = f"Coloured shapes among distractors, drawn by code, with exact masks of the evidence; {variants}."
-    return [{"name": "shapes", "family": "synthetic", "needs": [], "summary": summary}]
+    return [
+        {
+            "name": spec.name,
+            "family": spec.family,
+            "needs": [name for name, default in options_of(spec).items() if default == "required"],
+            "summary": spec.summary,
+            "layout": spec.layout,
+            "options": options_of(spec),
+            "protocols": sorted(spec.protocols),
+            "filters": spec.filters,
+            "cite": spec.cite,
+        }
+        for spec in sorted(DATASETS.values(), key=lambda spec: (spec.family, spec.name))
+    ]
 
 
 def _known_family(family: str, rows: list[dict[str, Any]], kind: Kind) -> str:
@@ -100,7 +111,7 @@ def _show(kind: Kind, rows: list[dict[str, Any]]) -> None:
         Kind.METHODS: ("name", "family", "class", "needs", "cost", "summary"),
         Kind.OPERATORS: ("name", "family", "needs", "cost", "summary"),
         Kind.METRICS: ("name", "family", "better", "needs", "cost", "summary"),
-        Kind.DATASETS: ("name", "family", "summary"),
+        Kind.DATASETS: ("name", "family", "needs", "summary"),
     }[kind]
     if console.out.width < ROOMY:
         heads = tuple(head for head in heads if head not in ("needs", "cost"))

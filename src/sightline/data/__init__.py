@@ -1,7 +1,21 @@
-"""Photographs, masks and synthetic sets."""
+"""Photographs, masks, data sets and synthetic sets."""
 
+from sightline.data.dataset import DATASETS, Dataset, Sample, open_dataset
+from sightline.data.geometry import send_mask
 from sightline.data.images import find_images, read_image
 from sightline.data.masks import fit_mask, read_mask
-from sightline.data.shapes import Batch, Sample, Shapes
+from sightline.data.shapes import Batch, Shapes
 
-__all__ = ["Batch", "Sample", "Shapes", "find_images", "fit_mask", "read_image", "read_mask"]
+__all__ = [
+    "DATASETS",
+    "Batch",
+    "Dataset",
+    "Sample",
+    "Shapes",
+    "find_images",
+    "fit_mask",
+    "open_dataset",
+    "read_image",
+    "read_mask",
+    "send_mask",
+]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import glob
+import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sightline.errors import ImageError, InputError
 
-__all__ = ["MAX_PIXELS", "SUFFIXES", "find_images", "read_image"]
+__all__ = ["MAX_PIXELS", "SUFFIXES", "decode_image", "find_images", "peek_image", "read_image", "read_indices"]
+
+T = TypeVar("T")
 
 MAX_PIXELS = 100_000_000
 SUFFIXES = frozenset(
@@ -20,24 +25,71 @@ SUFFIXES = frozenset(
 )
 
 
-def read_image(path: str | Path) -> Image.Image:
+def read_image(path: str | Path, *, upright: bool = True) -> Image.Image:
     """Read an image file as RGB, turned upright by its EXIF orientation.
 
     Sixteen-bit grey is scaled to eight bits, transparency is laid on white, an animation gives its first frame.
+
+    Args:
+        path: of the file.
+        upright: turn the picture as its EXIF block says; False leaves it as stored, as masks drawn over it expect.
 
     Raises:
         ImageError: the file is missing, empty, damaged, no image, or larger than MAX_PIXELS.
     """
     path = Path(path)
     _check_file(path)
+    return _opened(path, path, lambda image: _decoded(path, image, upright))
+
+
+def decode_image(data: bytes, name: str, *, upright: bool = True) -> Image.Image:
+    """Decode the bytes of an image file as `read_image` does; `name` is what an error calls it.
+
+    Raises:
+        ImageError: the bytes are none, damaged, no image, or one larger than MAX_PIXELS.
+    """
+    if not data:
+        raise ImageError(f"{name} is empty (0 bytes); restore or replace it")
+    return _opened(io.BytesIO(data), name, lambda image: _decoded(name, image, upright))
+
+
+def peek_image(path: str | Path) -> tuple[str, tuple[int, int]]:
+    """Read the header alone: the mode (RGB, L, CMYK, …) and (width, height).
+
+    Raises:
+        ImageError: as read_image does, as far as the header shows it.
+    """
+    path = Path(path)
+    _check_file(path)
+    return _opened(path, path, lambda image: (image.mode, image.size))
+
+
+def read_indices(path: str | Path) -> NDArray[np.int64]:
+    """Read the numbers that a file of one channel stores, (height, width): grey values, or indices into its palette.
+
+    Raises:
+        ImageError: as read_image does, or the file has several channels.
+    """
+    path = Path(path)
+    _check_file(path)
+    return _opened(path, path, lambda image: _indices(path, image))
+
+
+def _indices(path: Path, image: Image.Image) -> NDArray[np.int64]:
+    if len(image.getbands()) != 1:
+        raise ImageError(f"{path} has {len(image.getbands())} channels; a mask with one number per pixel is needed")
+    return np.asarray(image).astype(np.int64)
+
+
+def _opened(source: Path | io.BytesIO, path: str | Path, use: Callable[[Image.Image], T]) -> T:
+    """Open an image, check its size and use it; whatever goes wrong becomes one sentence."""
     with warnings.catch_warnings():
         # PIL warns between its own pixel limit and twice that; ours decides, from the header, before decoding
         warnings.simplefilter("ignore")
         try:
-            with Image.open(path) as image:
+            with Image.open(source) as image:
                 _check_size(path, *image.size)
-                image.load()
-                return _rgb(path, _upright(image))
+                return use(image)
         except ImageError:
             raise
         except Image.DecompressionBombError as error:
@@ -54,6 +106,11 @@ def read_image(path: str | Path) -> Image.Image:
             raise ImageError(
                 f"{path} is damaged or cut short and cannot be decoded ({error}); restore or replace it"
             ) from error
+
+
+def _decoded(path: str | Path, image: Image.Image, upright: bool) -> Image.Image:
+    image.load()
+    return _rgb(path, _upright(image) if upright else image)
 
 
 def find_images(paths: Sequence[str | Path] | str | Path) -> list[Path]:
@@ -107,7 +164,7 @@ def _check_file(path: Path) -> None:
         raise ImageError(f"{path} is empty (0 bytes); restore or replace it")
 
 
-def _check_size(path: Path, width: int, height: int) -> None:
+def _check_size(path: str | Path, width: int, height: int) -> None:
     if width * height > MAX_PIXELS:
         raise ImageError(
             f"{path} is {width}×{height}, more than the {MAX_PIXELS // 10**6} million pixels that are read; "
@@ -122,7 +179,7 @@ def _upright(image: Image.Image) -> Image.Image:
         return image
 
 
-def _rgb(path: Path, image: Image.Image) -> Image.Image:
+def _rgb(path: str | Path, image: Image.Image) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
         return _from_deep(path, image)
     if image.has_transparency_data:
@@ -131,7 +188,7 @@ def _rgb(path: Path, image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _from_deep(path: Path, image: Image.Image) -> Image.Image:
+def _from_deep(path: str | Path, image: Image.Image) -> Image.Image:
     """Scale one deep channel to eight bits: 16-bit integers by their range, floats from 0..1 or 0..255."""
     values = np.asarray(image, dtype=np.float64)
     low, high = values.min(), values.max()

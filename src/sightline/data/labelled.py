@@ -50,8 +50,12 @@ class Labelled:
         return self.predicted == self.label
 
 
-def read_labelled(folder: str | Path) -> list[Labelled]:
+def read_labelled(folder: str | Path, skipped: list[tuple[str, str]] | None = None) -> list[Labelled]:
     """Read ``labels.csv`` of a folder, in the order of its rows.
+
+    Args:
+        folder: that holds the table.
+        skipped: where given, a row that cannot be used is added here as (name, reason) and the others are read.
 
     Raises:
         InputError: the table or an image is missing, a column is, or a number is none.
@@ -60,11 +64,22 @@ def read_labelled(folder: str | Path) -> list[Labelled]:
     table = folder / "labels.csv"
     if not table.is_file():
         raise InputError(f"{folder} has no labels.csv; give a folder with images/ and labels.csv")
-    with table.open(newline="", encoding="utf-8") as lines:
-        rows = list(csv.DictReader(lines))
+    try:
+        with table.open(newline="", encoding="utf-8-sig") as lines:
+            rows = list(csv.DictReader(lines))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{table} cannot be read ({error}); save it as CSV in UTF-8") from error
     if not rows:
         raise InputError(f"{table} has no row; list one image per row")
-    return [_read_row(folder, row, line) for line, row in enumerate(rows, start=2)]
+    found = []
+    for line, row in enumerate(rows, start=2):
+        try:
+            found.append(_read_row(folder, row, line))
+        except InputError as error:
+            if skipped is None:
+                raise
+            skipped.append((row.get("file") or row.get("stem") or f"line {line}", str(error)))
+    return found
 
 
 def _read_row(folder: Path, row: Mapping[str, str | None], line: int) -> Labelled:

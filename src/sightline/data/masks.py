@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from sightline.data.images import read_image
 from sightline.errors import InputError
 
-__all__ = ["BACKGROUND", "EVIDENCE", "IGNORE", "fit_mask", "read_mask"]
+__all__ = ["BACKGROUND", "EVIDENCE", "IGNORE", "fit_mask", "mask_of", "read_mask"]
 
 EVIDENCE = 1
 BACKGROUND = 0
@@ -25,11 +26,16 @@ def read_mask(path: str | Path) -> Tensor:
 
     In the file 255 (or 1) is evidence, 128 the border that is ignored, 0 background.
     """
-    grey = np.asarray(read_image(path).convert("L"))
+    return mask_of(read_image(path), str(path))
+
+
+def mask_of(picture: Image.Image, name: str) -> Tensor:
+    """Turn a picture that is a mask into (height, width) int8, as read_mask does a file."""
+    grey = np.asarray(picture.convert("L"))
     strange = sorted(set(np.unique(grey).tolist()) - set(MEANINGS))
     if strange:
         raise InputError(
-            f"the mask {path} holds the value {strange[0]}; a mask has 255 or 1 for evidence, 128 for ignore, "
+            f"the mask {name} holds the value {strange[0]}; a mask has 255 or 1 for evidence, 128 for ignore, "
             "0 for background, and is saved without loss (PNG)"
         )
     table = np.zeros(256, dtype=np.int8)

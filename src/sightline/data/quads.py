@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +29,18 @@ __all__ = ["CELLS", "Quad", "Tile", "cell_regions", "compose", "fours", "place_m
 
 CELLS = ("top left", "top right", "bottom left", "bottom right")
 Picture = Image.Image | str | Path | Tensor
+
+
+class Named(Protocol):
+    """What dealing needs to know of a picture."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def label(self) -> int: ...
+
+
+T = TypeVar("T", bound=Named)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +116,7 @@ def tiles(labelled: Iterable[Labelled]) -> list[Tile]:
     return [Tile(one.path, one.label, one.name, one.mask, one.confidence) for one in labelled]
 
 
-def fours(given: Sequence[Tile], *, seed: int = 42, distinct: bool = False) -> list[tuple[Tile, Tile, Tile, Tile]]:
+def fours(given: Sequence[T], *, seed: int = 42, distinct: bool = False) -> list[tuple[T, T, T, T]]:
     """Sort tiles by name, shuffle them by a seed, and deal them out four by four.
 
     With `distinct` a tile whose class is already in the four being dealt goes to the next one that lacks it.
@@ -114,8 +127,8 @@ def fours(given: Sequence[Tile], *, seed: int = 42, distinct: bool = False) -> l
         raise InputError(f"two tiles are called {twice!r}, so their order is not settled; give each its own name")
     ordered = sorted(given, key=lambda tile: tile.name)
     random.Random(seed).shuffle(ordered)
-    opened: list[list[Tile]] = []
-    dealt: list[tuple[Tile, Tile, Tile, Tile]] = []
+    opened: list[list[T]] = []
+    dealt: list[tuple[T, T, T, T]] = []
     for tile in ordered:
         four = next((one for one in opened if not (distinct and tile.label in {t.label for t in one})), None)
         if four is None:

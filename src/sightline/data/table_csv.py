@@ -1,0 +1,89 @@
+"""A CSV file that lists images wherever they lie below a folder."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+from sightline.data.images import read_image
+from sightline.data.masks import read_mask
+from sightline.data.source import DATASETS, Entry, Listing, Sample, Source, inside, is_file_in
+from sightline.errors import InputError
+
+__all__ = ["Table"]
+
+FILE_COLUMNS = ("file", "path", "image", "filename")
+
+
+@DATASETS.register(
+    "csv",
+    family="your own",
+    layout="""
+        root             a .csv file with the column file (or path, image, filename), and perhaps id, label, mask,
+                         predicted, probability
+        images/<file>    files as the table names them, below images=, or beside the table
+    """,
+    filters="confidence= leaves out pictures by the table's own columns predicted and probability",
+)
+@dataclass(frozen=True, slots=True)
+class Table(Source):
+    """A CSV file that lists images, with labels, masks and predictions where it has those columns.
+
+    A file is named by its path below the folder; a name that leads out of it is refused.
+
+    Attributes:
+        root: the CSV file.
+        images: the folder that names are relative to; None takes the one in which the table lies.
+    """
+
+    root: Path
+    images: Path | None = None
+
+    def title(self) -> str | None:
+        return self.root.stem
+
+    def listing(self) -> Listing:
+        folder = self.images or self.root.parent
+        try:
+            with self.root.open(newline="", encoding="utf-8-sig") as lines:
+                rows = list(csv.DictReader(lines))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise InputError(f"{self.root} cannot be read ({error}); save it as CSV in UTF-8") from error
+        if not rows or not set(rows[0]) & set(FILE_COLUMNS):
+            raise InputError(
+                f"{self.root} has no row, or no column {', '.join(FILE_COLUMNS)}; name one in its first line"
+            )
+        entries, skipped = [], []
+        for line, row in enumerate(rows, start=2):
+            name = next((row[column] for column in FILE_COLUMNS if row.get(column)), "")
+            try:
+                entries.append(_entry(folder, name, row))
+            except InputError as error:
+                skipped.append((name or f"line {line}", f"line {line}: {error}"))
+        return Listing(tuple(entries), tuple(skipped))
+
+    def read(self, entry: Entry) -> Sample:
+        assert entry.path is not None
+        mask = None if entry.mask is None else read_mask(entry.mask).numpy()
+        return Sample(entry.id, read_image(entry.path), entry.label, mask)
+
+
+def _entry(folder: Path, name: str, row: dict[str, str]) -> Entry:
+    mask = row.get("mask") or None
+    for one in (name, mask):
+        if one is not None and (reason := is_file_in(folder, one)):
+            raise InputError(reason)
+    try:
+        label, predicted = (int(row[key]) if row.get(key) else None for key in ("label", "predicted"))
+        probability = float(row["probability"]) if row.get("probability") else None
+    except ValueError as error:
+        raise InputError(f"{error}; correct the number") from None
+    return Entry(
+        id=row.get("id") or Path(name).with_suffix("").as_posix(),
+        path=inside(folder, name),
+        label=label,
+        mask=None if mask is None else inside(folder, mask),
+        predicted=predicted,
+        probability=probability,
+    )
