@@ -17,7 +17,7 @@ def extras_asked_for(text: str) -> set[str]:
     return {
         keyword.value.value
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") != "ConfigDict"  # which has an extra of its own
         for keyword in node.keywords
         if keyword.arg == "extra" and isinstance(keyword.value, ast.Constant)
     }

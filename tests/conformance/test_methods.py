@@ -23,6 +23,8 @@ from sightline.registry import METHODS, OPERATORS, spec_of
 
 FAST = {
     "ig": "ig(steps=3)",
+    "guided_ig": "guided_ig(steps=3)",
+    "blur_ig": "blur_ig(steps=3, sigma=4.0)",
     "smooth_grad": "smooth_grad(samples=3)",
     "iia": "iia(steps=2)",
     "iia2": "iia2(steps=2)",
@@ -30,6 +32,14 @@ FAST = {
     "img": "img(steps=2)",
     "act": "act(steps=2)",
     "tis": "tis(samples=8)",
+    "rise": "rise(samples=20)",
+    "hsic": "hsic(samples=24, cells=4)",
+    "pami": "pami(segments=(('grid', 4),), samples=2)",
+    "extremal_perturbation": "extremal_perturbation(steps=3, stride=8, sigma=8)",
+    "lime": "lime(samples=20, segments=('grid', 3))",
+    "kernel_shap": "kernel_shap(samples=20, segments=('grid', 3))",
+    "partition_shap": "partition_shap(samples=20)",
+    "occlusion": "occlusion(window=0.5, stride=0.25)",
     "bi_attn": "bi_attn(steps=3)",
     "tam": "tam(steps=3)",
     "t_attn": "t_attn(steps=3)",

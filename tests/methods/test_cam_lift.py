@@ -43,6 +43,25 @@ def test_after_a_pool_of_means_and_a_linear_layer_is_the_closed_form() -> None:
     assert_close(sightline.explain(model, image, "lift_cam", target=2).map, want)
 
 
+@pytest.mark.filterwarnings("ignore:Setting forward, backward hooks")
+@pytest.mark.parametrize("network", ["tiny_cnn", "tiny_resnet", "tiny_vgg"])
+def test_contributions_are_those_of_deep_lift(network: str) -> None:
+    """Captum's DeepLIFT through the pool and the linear layers that follow; its rule for max pools is not complete."""
+    captum = pytest.importorskip("captum.attr")
+    model, image = reference_cnn.network(network)
+    cnn: Any = model
+    layer = {"tiny_cnn": "features.8", "tiny_resnet": "layer4", "tiny_vgg": "features.9"}[network]
+    rest = nn.Sequential(cnn.pool, nn.Flatten(), getattr(cnn, "classifier", None) or cnn.fc).eval()
+    found, _ = contributions(model, image, layer)
+    adapter: Any = sightline.adapt(model)
+    with torch.no_grad():
+        activation = adapter.trunk(image, layer)
+    want = captum.DeepLift(rest).attribute(activation.clone().requires_grad_(), target=2).detach()
+    assert_close(found, want[0])
+    deep_map = torch.einsum("bk,bkij->bij", want.sum(dim=(2, 3)), activation)
+    assert_close(sightline.explain(model, image, f"lift_cam(layer={layer!r})", target=2).map, deep_map)
+
+
 @pytest.mark.parametrize("network", reference_cnn.NAMES)
 def test_contributions_add_up_through_convolutions_norms_and_in_place_rectifiers(network: str) -> None:
     model, image = reference_cnn.network(network)

@@ -25,7 +25,7 @@ def test_reaches_the_authors_numbers(shared: Path, real_vit: nn.Module) -> None:
     assert_close(*on_a_photograph("inflow", "inflow_A", shared, real_vit, torch.float64), atol=1e-8, rtol=0)
 
 
-def last_block_by_hand(model: Any, images: Tensor, index: int) -> Tensor:
+def last_block_by_hand(model: Any, images: Tensor, index: int, gated: bool = True, mlp: bool = True) -> Tensor:
     """Return the last block's transition matrix; at the last block the probe sees what the classifier sees."""
     tokens = model._pos_embed(model.patch_embed(images))
     for block in model.blocks[:-1]:
@@ -42,11 +42,12 @@ def last_block_by_hand(model: Any, images: Tensor, index: int) -> Tensor:
     (gate,) = torch.autograd.grad(probe, attention)
     matter = (attention.mT @ gradient).abs().mean(dim=(2, 3))
     flow = (attention * (matter / matter.sum(dim=1, keepdim=True))[:, :, None, None]).amax(dim=1)
-    flow = (flow * gate.mean(dim=1)).relu()
+    flow = (flow * gate.mean(dim=1)).relu() if gated else flow
     lengths = [x.norm(dim=-1) for x in (tokens, attended, middle, fed)]
     p, u = lengths[0] / (lengths[0] + lengths[1]), lengths[2] / (lengths[2] + lengths[3])
     rho = (1 - u) / u / ((1 - u) / u).sum(dim=-1, keepdim=True)
-    matrix = (flow * (1 - p)[:, None] + torch.diag_embed(p)) @ torch.diag_embed(rho * (1 - u) + u)
+    matrix = flow * (1 - p)[:, None] + torch.diag_embed(p)
+    matrix = matrix @ torch.diag_embed(rho * (1 - u) + u) if mlp else matrix
     rows: Tensor = matrix / matrix.sum(dim=-1, keepdim=True)
     return rows.detach()
 
@@ -55,6 +56,15 @@ def test_the_last_block_written_out(tiny_vit: nn.Module, images: Tensor) -> None
     want = last_block_by_hand(tiny_vit, images, 2)[:, 0, 1:]
     assert_close(sightline.explain(tiny_vit, images, "inflow(start=2)", target=2).map.flatten(1), want)
     assert_close(sightline.explain(tiny_vit, images, "inflow", target=2).values[2].flatten(1), want)
+
+
+@pytest.mark.parametrize(("gate", "mlp"), [(False, True), (True, False), (False, False)])
+def test_parts_can_be_left_out(gate: bool, mlp: bool, tiny_vit: nn.Module, images: Tensor) -> None:
+    want = last_block_by_hand(tiny_vit, images, 2, gate, mlp)[:, 0, 1:]
+    got = sightline.explain(tiny_vit, images, f"inflow(gate={gate}, mlp={mlp})", target=2)
+    assert_close(got.values[2].flatten(1), want)
+    assert got.passes.backward == pytest.approx(2 * (1 + gate))
+    assert not torch.allclose(got.map, sightline.explain(tiny_vit, images, "inflow", target=2).map)
 
 
 def test_rows_sum_to_one_over_all_tokens(images: Tensor) -> None:
@@ -76,6 +86,6 @@ def test_what_attention_and_mlp_add_is_taken_after_their_scales(images: Tensor) 
     assert_close(got, want)
 
 
-@pytest.mark.parametrize("recipe", ["inflow", "inflow(start=1)"])
+@pytest.mark.parametrize("recipe", ["inflow", "inflow(start=1)", "inflow(gate=False)"])
 def test_several_targets_share_the_forward_pass(recipe: str, tiny_vit: nn.Module, images: Tensor) -> None:
     shares_one_run(recipe, tiny_vit, images)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from captum.attr import IntegratedGradients
+from tests.methods import reference_cnn
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -60,3 +63,48 @@ def test_one_step_to_the_right_is_input_times_gradient(tiny_cnn: nn.Module, imag
 def test_no_steps_are_refused() -> None:
     with pytest.raises(sightline.errors.RecipeError, match="got steps=0; at least one step is needed"):
         sightline.parse("ig(steps=0)")
+
+
+def rounded(rule: str, steps: int) -> tuple[Tensor, Tensor]:
+    """Return the nodes, and the weights in single precision, as captum has them whatever the model's."""
+    nodes, weights = quadrature(rule, steps)  # type: ignore[arg-type]
+    return nodes, weights.float().double()
+
+
+def test_matches_captum_s_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, image = reference_cnn.network("tiny_cnn")
+    want = reference_cnn.want("paths", "captum_ig_gl50_tiny_cnn")
+    reference_cnn.assert_same(sightline.explain(model, image, "ig", target=2).map[0], want, 1e-8)
+    monkeypatch.setattr("sightline.methods.path.quadrature", rounded)
+    reference_cnn.assert_same(sightline.explain(model, image, "ig", target=2).map[0], want, 1e-9)
+
+
+def test_captum_s_trapezoids_are_ours_too_small() -> None:
+    model, image = reference_cnn.network("tiny_cnn")
+    want = reference_cnn.want("paths", "captum_ig_trapezoid20_tiny_cnn")
+    want = want * 0.05 / torch.tensor(0.05).double()  # captum's weights are in single precision
+    got = sightline.explain(model, image, "ig(steps=20, rule='trapezoid')", target=2).map[0]
+    reference_cnn.assert_same(got * 19 / 20, want, 1e-9)  # they sum to 19/20
+
+
+def test_trapezoids_match_captum_in_the_same_process(tiny_cnn: nn.Module, images: Tensor) -> None:
+    want = IntegratedGradients(tiny_cnn).attribute(images.clone(), target=1, n_steps=7, method="riemann_trapezoid")
+    got = sightline.explain(tiny_cnn, images, "ig(steps=7, rule='trapezoid')", target=1).map
+    assert_close(got * 6 / 7, want.sum(dim=1), rtol=0, atol=1e-6 * want.abs().max().item())
+
+
+def test_matches_pair_s_numbers_whose_ends_weigh_as_much_as_the_rest() -> None:
+    model, image = reference_cnn.network("tiny_cnn")
+    ours = sightline.explain(model, image, "ig(steps=25, rule='trapezoid')", target=2).map[0]
+    start = torch.zeros_like(image).requires_grad_()
+    (gradient,) = torch.autograd.grad(model(start)[0, 2], start)
+    ends = sightline.explain(model, image, "ixg", target=2).map[0] + (gradient * image).sum(dim=1)[0]
+    reference_cnn.assert_same((24 * ours + ends / 2) / 25, reference_cnn.want("paths", "pair_ig_tiny_cnn"), 1e-6)
+
+
+def test_matches_captum_on_a_photograph(shared: Path) -> None:
+    adapter, image = sightline.load("package/efficientnet_lite0"), reference_cnn.photograph(shared)
+    for rule, peer in (("gauss_legendre", "gausslegendre"), ("right", "riemann_right")):
+        want = IntegratedGradients(adapter.model).attribute(image.clone(), target=155, n_steps=4, method=peer)
+        got = sightline.explain(adapter, image, f"ig(steps=4, rule='{rule}')", target=155).map
+        reference_cnn.assert_same(got, want.sum(dim=1).detach(), 1e-5)

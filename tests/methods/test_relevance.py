@@ -11,6 +11,8 @@ import pytest
 import torch
 from tests import tiny
 from tests.methods import reference_cnn
+from tests.models.families_cnn import FAMILIES, timm_convnext
+from tests.models.families_cnn import images as family_images
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -140,6 +142,95 @@ def test_relevance_is_conserved_without_biases(composite: str, images: Tensor) -
     model = Unbiased().double().eval()
     got = sightline.explain(model, images, f"lrp(composite='{composite}')", target=1).map
     assert_close(got.sum(dim=(1, 2)), model(images)[:, 1].detach(), rtol=1e-3, atol=1e-4)
+
+
+def test_epsilon_without_biases_gives_the_whole_logit_to_the_map(images: Tensor) -> None:
+    model = Unbiased().double().eval()
+    got = sightline.explain(model, images, "lrp(composite='epsilon')", target=1)
+    assert not got.details.biases.any()
+    assert_close(got.map.sum(dim=(1, 2)) + got.details.stabiliser, model(images)[:, 1].detach(), rtol=0, atol=1e-12)
+    assert_close(got.map.sum(dim=(1, 2)), model(images)[:, 1].detach(), rtol=0, atol=1e-4)
+
+
+ACCOUNTED = [(f"lrp(composite='{composite}')", name) for composite in COMPOSITES for name in reference_cnn.NAMES]
+ACCOUNTED += [("lrp(preset='captum')", name) for name in ("tiny_cnn", "tiny_vgg")]  # it copies at residual sums
+
+
+@pytest.mark.parametrize(("recipe", "name"), ACCOUNTED)
+def test_the_map_and_what_biases_absorbed_are_the_logit(recipe: str, name: str) -> None:
+    model, image = reference_cnn.network(name)
+    for layer in ("", ", layer=0"):
+        got = sightline.explain(model, image, recipe[:-1] + layer + ")", target=reference_cnn.TARGET)
+        balance, logit = got.details, model(image)[:, reference_cnn.TARGET].detach()
+        assert_close(balance.start, logit)
+        assert_close(balance.map, got.map.sum(dim=(1, 2)))
+        assert balance.biases.abs().max() > 1e-3
+        whole = balance.map + balance.biases + balance.stabiliser
+        assert_close(whole, logit, rtol=1e-9, atol=1e-9 * float(balance.biases.abs().max() + logit.abs().max()))
+        assert balance.gap.abs().max() < 1e-8 * (1 + balance.biases.abs().max())
+
+
+def test_what_captum_copies_is_a_gap() -> None:
+    model, image = reference_cnn.network(RESIDUAL)
+    got = sightline.explain(model, image, "lrp(preset='captum')", target=reference_cnn.TARGET).details
+    assert got.gap.abs().max() > 1
+
+
+def test_each_target_and_image_has_a_balance_of_its_own(tiny_cnn: nn.Module, images: Tensor) -> None:
+    method, adapter = sightline.parse("lrp"), sightline.adapt(tiny_cnn)
+    with torch.no_grad():
+        found = method.several(adapter, images, [sightline.Logit(1), sightline.Logit(3)])  # type: ignore[attr-defined]
+    for one, target in zip(found, (1, 3), strict=True):
+        for row in range(len(images)):
+            alone = sightline.explain(tiny_cnn, images[row : row + 1], "lrp", target=target).details
+            assert_close(one.details.biases[row], alone.biases[0])
+            assert one.details.gap[row].abs() < 1e-9
+
+
+SERVED = [
+    *("torchvision vgg", "torchvision vgg with norms", "timm vgg"),
+    *("torchvision resnet", "torchvision wide resnet", "timm resnet", "torchvision densenet", "timm densenet"),
+    *("torchvision efficientnet", "timm efficientnet", "timm efficientnet lite"),
+    *("torchvision mobilenetv2", "timm mobilenetv2", "torchvision mobilenetv3", "timm mobilenetv3"),
+    *("torchvision convnext", "timm convnext"),
+]
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_every_family_is_served_and_its_balance_told(name: str) -> None:
+    model, x = FAMILIES[name].build().double(), family_images()[:1].double()
+    for composite in ("epsilon_plus", "epsilon"):
+        got = sightline.explain(model, x, f"lrp(composite='{composite}')", target=1)
+        assert torch.isfinite(got.map).all()
+        size = sum(part.abs().max() for part in (got.details.start, got.details.biases, got.details.map))
+        assert got.details.gap.abs().max() < 1e-6 * size
+
+
+def test_group_norms_and_global_response_norms_are_refused(images: Tensor) -> None:
+    group = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.GroupNorm(2, 6), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5)
+    )
+    with pytest.raises(sightline.errors.UnsupportedModel, match="lrp has no rule for the call 'group_norm'"):
+        sightline.explain(group.double().eval(), images, "lrp", target=1)
+    response = timm_convnext(use_grn=True).double().eval()
+    with pytest.raises(sightline.errors.UnsupportedModel, match="lrp has no rule for"):
+        sightline.explain(response, family_images()[:1].double(), "lrp", target=1)
+
+
+def test_the_card_says_what_is_experimental_and_that_a_patent_is_claimed() -> None:
+    card = " ".join(sightline.METHODS["lrp"].doc.split())
+    assert "state that LRP is patented" in card
+    assert "take advice of their own" in card
+    assert "ConvNeXt's, for which no rules are agreed upon: experimental" in card
+
+
+@pytest.mark.parametrize("short", ["alpha2_beta1", "alpha2_beta1_flat"])
+def test_a_composite_may_be_called_by_its_short_name(short: str, tiny_cnn: nn.Module, images: Tensor) -> None:
+    one, other = (
+        sightline.explain(tiny_cnn, images, f"lrp(composite='{name}')", target=1).map
+        for name in (short, f"epsilon_{short}")
+    )
+    assert torch.equal(one, other)
 
 
 def test_epsilon_without_biases_is_input_times_gradient_of_a_rectifier_network(images: Tensor) -> None:
@@ -317,9 +408,17 @@ def as_zennit_starts(model: nn.Module, image: Tensor, composite: str, file: str)
     return got * logit / float(model(image)[0, reference_cnn.TARGET].detach())
 
 
-CASES = [("epsilon_plus", name) for name in reference_cnn.NAMES] + [
-    (composite, RESIDUAL) for composite in COMPOSITES if composite not in ("epsilon", "epsilon_plus")
+CASES = [
+    (composite, name)
+    for composite in COMPOSITES
+    for name in reference_cnn.NAMES
+    if (reference_cnn.FOLDER / f"zennit_{composite}_{name}.npz").is_file()
 ]
+
+
+def test_every_composite_of_zennit_has_its_numbers() -> None:
+    assert len(CASES) == 16
+    assert {composite for composite, _ in CASES} == set(COMPOSITES) - {"epsilon"}
 
 
 @pytest.mark.parametrize(("composite", "name"), CASES)

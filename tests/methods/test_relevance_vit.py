@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import sightline
+from sightline.methods.relevance_vit import run_for_relevance
 from sightline.methods.relevance_vit_rules import Rules, divide
 
 RANDOM_VIT = [
@@ -32,7 +34,7 @@ PHOTO = [
     ("lrp_rollout", "lrp_rollout_A", 1e-6),
     ("partial_lrp", "partial_lrp_A", 1e-8),
 ]
-METHODS = ["t_attr", "t_attr(variant='mda')", "lrp_rollout", "partial_lrp"]
+METHODS = ["t_attr", "t_attr(variant='mda')", "lrp_rollout", "partial_lrp", "partial_lrp(variant='gradient')"]
 
 
 @pytest.mark.parametrize(("recipe", "key"), RANDOM_VIT)
@@ -55,6 +57,33 @@ def test_is_close_to_the_authors_numbers_in_float32(
 ) -> None:
     got, want = on_a_photograph(recipe, file, shared, real_vit, torch.float32)
     assert np.corrcoef(got.flatten(), want.flatten())[0, 1] >= 0.95  # the rules are ill-conditioned; see the card
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("dtype", "blocks"),
+    [(torch.float64, {11: 1e-8, 6: 1e-6, 0: 1e-5}), (torch.float32, {11: 1e-3, 10: 1e-2, 9: 5e-2})],
+    ids=["float64", "float32"],
+)
+def test_the_class_tokens_relevance_is_the_authors_block_by_block(
+    dtype: torch.dtype, blocks: dict[int, float], shared: Path, real_vit: nn.Module
+) -> None:
+    photo, numbers = (np.load(shared / f"golden/photo/{file}.npz") for file in ("inputs_A", "tattr_chefer_start1_A"))
+    images, target = torch.from_numpy(photo["input"]).to(dtype), sightline.Logit(int(photo["target"]))
+    adapter = sightline.adapt(real_vit.to(dtype))
+    with torch.no_grad():
+        run = run_for_relevance(adapter, images, [target], 0, gradient=False)  # type: ignore[arg-type]
+        found = run.relevance(0, Rules(), adapter.depth)  # type: ignore[attr-defined]
+    wanted = numbers["attn_relevance_cls_rows" + ("_f64" if dtype == torch.float64 else "")]
+    for block, tolerance in blocks.items():
+        want = torch.from_numpy(wanted[block])
+        assert (found[block][0, :, 0] - want).abs().max() <= tolerance * want.abs().max()
+
+
+@pytest.mark.parametrize("name", ["t_attr", "lrp_rollout", "lrp"])
+def test_the_card_warns_of_single_precision(name: str) -> None:
+    assert re.search(r"(?i)unstable|warning|close to zero", sightline.METHODS[name].doc)
+    assert re.search(r"float64|double precision", sightline.METHODS[name].doc)
 
 
 def random(*shape: int) -> Tensor:
@@ -118,6 +147,18 @@ def test_layer_l_is_the_method_started_at_l(recipe: str, tiny_vit: nn.Module, im
     assert len(every) == 3
     for start in range(3):
         assert_close(every[start], sightline.explain(tiny_vit, images, recipe.format(start), target=1).map)
+
+
+def test_partial_relevance_can_be_weighted_by_the_gradient(tiny_vit: nn.Module, images: Tensor) -> None:
+    adapter = sightline.adapt(tiny_vit)
+    with torch.no_grad():
+        run = run_for_relevance(adapter, images, [sightline.Logit(1)], 2, gradient=True)  # type: ignore[arg-type]
+        (relevance,) = run.relevance(0, Rules(joint=False), 3)
+    for variant, weight in (("relevance", 1.0), ("gradient", run.gradients[0]["block.2.probabilities"])):
+        got = sightline.explain(tiny_vit, images, f"partial_lrp(variant={variant!r})", target=1).map
+        assert_close(got.flatten(1), (relevance * weight).relu().mean(dim=1)[:, 0, 1:])
+    with pytest.raises(sightline.errors.RecipeError, match="got variant='both'"):
+        sightline.parse("partial_lrp(variant='both')")
 
 
 def as_timm(model: nn.Module) -> nn.Module:

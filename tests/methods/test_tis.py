@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import sightline
-from sightline.methods.tis import k_means, largest, sampled
+from sightline.methods.kept_tokens import attributions, score_masks
+from sightline.methods.tis import k_means, largest
 
 
 def generator() -> torch.Generator:
@@ -29,7 +30,10 @@ def test_matches_the_authors_code_on_a_photograph_given_its_masks(shared: Path, 
     assert torch.equal(largest(centres, 98), masks)
     with torch.no_grad():
         target = sightline.Probability(int(photo["target"]))
-        got = sampled(adapter, images, adapter.start(images), [masks], [target])[0].map[0]
+        (scored,) = score_masks(adapter, adapter.start(images), [masks], [target])
+        (given,) = attributions(adapter, images, [scored])
+    assert_close(scored.scores[0], torch.from_numpy(numbers["scores"]), atol=1e-4, rtol=0)
+    got = given.map[0]
     assert_close(tiny.min_max(got), tiny.min_max(torch.from_numpy(numbers["map"])), atol=1e-4, rtol=0)
 
 

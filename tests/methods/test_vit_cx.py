@@ -95,6 +95,9 @@ def test_the_map_is_the_formula_written_out(tiny_vit: nn.Module, images: Tensor)
     want = (effects[:, None, None] * masks).sum(dim=0) / masks.sum(dim=0) / 5
     want[0, 0] = 0.0  # no mask shows this pixel
     assert_close(got, want)
+    masks[0, 0, 0] = 1e-17  # nor does this one
+    with torch.no_grad():
+        assert_close(causal_maps(*given)[0], want)
 
 
 def test_masks_come_from_the_last_blocks_first_norm(tiny_vit: nn.Module, images: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ from sightline.models.vit import VisionTransformer
 from sightline.perturb.curve import read_scores
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
+
+Rows = Literal["patches", "all"]
 
 
 @METHODS.register(
@@ -40,20 +43,27 @@ class AttentionManipulation(Sharing):
     :math:`S` are the attention scores before the softmax, of every block and head. :math:`F_{jk}` is `factor` at
     the patch itself and one elsewhere; patches that look like it, by the cosine :math:`c_{jk}` of the tokens that enter
     the first block, are suppressed along with it when :math:`c_{jk} \geq \kappa`:
-    :math:`F_{jk} = f + (1 - f)(1 - c_{jk})`. Prefix tokens are never suppressed.
+    :math:`F_{jk} = f + (1 - f)(1 - c_{jk})`. Prefix tokens are never suppressed, and the rows of those that the
+    classifier reads (class and distillation token) stay as they are: what a patch tells the other patches is
+    suppressed, what the classifier looks at is not.
 
     Attributes:
         factor: what the scores of a suppressed patch are multiplied by.
         kappa: the cosine from which on other patches are suppressed too; None suppresses each patch alone.
+        variant: whose looks are kept from a patch: "patches", or "all" for the class token's too, as the authors' code
+            for language models has it.
         score: what is read of the class: log_probability (the paper's cross-entropy), probability or logit.
     """
 
     factor: float = 0.1
     kappa: float | None = 0.6
+    variant: Rows = "patches"
     score: Score = "log_probability"
 
     def __post_init__(self) -> None:
         check_score(self.score)
+        if self.variant not in get_args(Rows):
+            raise RecipeError(f"got variant={self.variant!r}; choose from {', '.join(get_args(Rows))}")
         if self.factor < 0:
             raise RecipeError(f"got factor={self.factor}; 0 or more is needed, below 1 to suppress")
         if self.kappa is not None and not 0 <= self.kappa <= 1:
@@ -68,7 +78,9 @@ class AttentionManipulation(Sharing):
         readers = [scored(target, self.score) for target in targets]
         found = in_batches(lambda rows: _tokens_and_logits(model, images[rows]), len(images), model.batch)
         tokens, clean = torch.cat([x for x, _ in found]), torch.cat([x for _, x in found])
-        left = suppressed_scores(model, tokens, suppression(tokens, model.prefix, self.factor, self.kappa), readers)
+        factors = suppression(tokens, model.prefix, self.factor, self.kappa)
+        spared = model.heads_of_pool if self.variant == "patches" else ()
+        left = suppressed_scores(model, tokens, factors, readers, spared)
         whole = torch.stack([read_scores(model, reader, clean) for reader in readers])
         grid = model.grid_of(images)
         lost = (whole[..., None] - left).unflatten(2, (grid.height, grid.width))
@@ -97,8 +109,13 @@ def suppression(tokens: Tensor, prefix: int, factor: float, kappa: float | None)
     return F.pad(factor + (1 - factor) * (1 - likeness), (prefix, 0), value=1.0)
 
 
-def suppressed_scores(model: VisionTransformer, tokens: Tensor, factors: Tensor, targets: Sequence[Target]) -> Tensor:
-    """Return the targets' values with each patch's factors applied to every attention: (target, batch, patch)."""
+def suppressed_scores(
+    model: VisionTransformer, tokens: Tensor, factors: Tensor, targets: Sequence[Target], spared: Sequence[int]
+) -> Tensor:
+    """Return the targets' values with each patch's factors applied to every attention: (target, batch, patch).
+
+    Rows of the tokens in `spared` stay as they are.
+    """
     patches = factors.shape[1]
 
     def work(part: slice) -> Tensor:
@@ -106,7 +123,9 @@ def suppressed_scores(model: VisionTransformer, tokens: Tensor, factors: Tensor,
         columns = factors.flatten(0, 1)[part, None, None, :]
 
         def suppress(scores: Tensor) -> Tensor:
-            return (scores - scores.amin(dim=-1, keepdim=True)) * columns
+            changed = (scores - scores.amin(dim=-1, keepdim=True)) * columns
+            changed[:, :, list(spared)] = scores[:, :, list(spared)]
+            return changed
 
         with model.edit(dict.fromkeys(model.every("scores"), suppress)):
             logits = model.finish(model.run(tokens[rows]))

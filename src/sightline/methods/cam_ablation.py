@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import SiteError
-from sightline.methods.cam_weights import check_variant, weighted
+from sightline.methods.cam import check_variant, weighted
+from sightline.methods.cam_fusion import Fusion, Layers, check_layers, several_layers, several_layers_cost
 from sightline.methods.scored import score_cells, scored
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
@@ -76,20 +77,27 @@ class AblationCam(Sharing):
     the same.
 
     Attributes:
-        layer: a cut's or site's name or an index; by default the right one for the model.
+        layer: a cut's or site's name or an index; by default the right one for the model; or a tuple of them, deepest
+            last, each of which costs as much as one.
         variant: "paper" sets a channel to zero; "pgc", like the package grad-cam, to the image's smallest activation
             minus 10⁷ unless that smallest is zero, which no model with a norm after the layer survives.
+        fusion: of several layers, each rectified: mean of the maps scaled to [0, 1], as the package grad-cam; tanh
+            scales all but the last by tanh(2 m / max m) and takes the largest, as Layer-CAM.
     """
 
-    layer: str | int | None = None
+    layer: Layers = None
     variant: Literal["paper", "pgc"] = "paper"
+    fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
         check_variant(self.variant, ("paper", "pgc"))
+        check_layers(self.layer, self.fusion)
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
+        if isinstance(self.layer, tuple):
+            return several_layers(self, model, images, targets, self.layer, self.fusion)
         site = model.layer(self.layer)
         channels_at(model, site)
         if isinstance(model, VisionTransformer):
@@ -135,6 +143,8 @@ class AblationCam(Sharing):
         return copies
 
     def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        if isinstance(self.layer, tuple):
+            return several_layers_cost(self, model, count, self.layer)
         site = model.layer(self.layer)
         channels = channels_at(model, site)
         if isinstance(model, VisionTransformer):
@@ -188,21 +198,28 @@ class ScoreCam(Sharing):
     normalised, so what is hidden turns into the mean colour. Any number of targets costs the same.
 
     Attributes:
-        layer: a cut's or site's name or an index; by default the right one for the model.
+        layer: a cut's or site's name or an index; by default the right one for the model; or a tuple of them, deepest
+            last, each of which costs as much as one.
         variant: "pgc", as above, corners aligned when enlarging, like the package grad-cam; "authors", as their
             program: the weights are the class probabilities themselves, and constant channels count for nothing;
             "torchcam": scaled before enlarging, weights from the rise of the score over that of the whole image.
+        fusion: of several layers, each rectified: mean of the maps scaled to [0, 1], as the package grad-cam; tanh
+            scales all but the last by tanh(2 m / max m) and takes the largest, as Layer-CAM.
     """
 
-    layer: str | int | None = None
+    layer: Layers = None
     variant: Literal["pgc", "authors", "torchcam"] = "pgc"
+    fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
         check_variant(self.variant, ("pgc", "authors", "torchcam"))
+        check_layers(self.layer, self.fusion)
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
+        if isinstance(self.layer, tuple):
+            return several_layers(self, model, images, targets, self.layer, self.fusion)
         site = model.layer(self.layer)
         channels_at(model, site)
         seen, clean = activation_and_logits(model, images, site)
@@ -236,6 +253,8 @@ class ScoreCam(Sharing):
         return rise.softmax(dim=-1)
 
     def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        if isinstance(self.layer, tuple):
+            return several_layers_cost(self, model, count, self.layer)
         site = model.layer(self.layer)
         whole = 1.0
         if isinstance(model, Convolutional) and site not in model.sites:

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from sightline.errors import UnsupportedModel
-from sightline.methods.cam_weights import weighted
+from sightline.methods.cam import weighted
+from sightline.methods.cam_fusion import Fusion, Layers, check_layers, several_layers, several_layers_cost
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.cnn import Convolutional
@@ -50,15 +51,24 @@ class LiftCam(Sharing):
     multiplied or normalised after the layer, is refused.
 
     Attributes:
-        layer: a cut's name or an index; by default the last feature map.
+        layer: a cut's name or an index; by default the last feature map; or a tuple of them, deepest last, each of
+            which costs as much as one.
+        fusion: of several layers, each rectified: mean of the maps scaled to [0, 1], as the package grad-cam; tanh
+            scales all but the last by tanh(2 m / max m) and takes the largest, as Layer-CAM.
     """
 
-    layer: str | int | None = None
+    layer: Layers = None
+    fusion: Fusion = "mean"
+
+    def __post_init__(self) -> None:
+        check_layers(self.layer, self.fusion)
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         assert isinstance(model, Convolutional)
+        if isinstance(self.layer, tuple):
+            return several_layers(self, model, images, targets, self.layer, self.fusion)
         site = model.layer(self.layer)
         activation = model.trunk(images, site)
         each = [
@@ -71,6 +81,8 @@ class LiftCam(Sharing):
 
     def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         assert isinstance(model, Convolutional)
+        if isinstance(self.layer, tuple):
+            return several_layers_cost(self, model, count, self.layer)
         site = model.layer(self.layer)
         share = model.share(site)
         return Passes(share + model.leads(site, 2) * share + 2 * (1 - share), count * (1 - share))

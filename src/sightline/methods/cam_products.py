@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sightline.methods.cam_weights import GradientCam, Where, check_variant
+from sightline.methods.cam import GradientCam, Where, check_variant
+from sightline.methods.cam_fusion import Fusion, Layers, check_layers
 from sightline.registry import METHODS
 
 
@@ -28,15 +29,19 @@ class HiResCam(GradientCam):
     pool of means it equals Grad-CAM. The sign is kept.
 
     Attributes:
-        layer: a site's name or an index; by default the right one for the model.
+        layer: a site's name or an index; by default the right one for the model; or a tuple of them, deepest last.
         variant: "paper", or "stream" for the tokens that enter each block.
+        fusion: of several layers, each rectified: mean of the maps scaled to [0, 1], as the package grad-cam; tanh
+            scales all but the last by tanh(2 m / max m) and takes the largest, as Layer-CAM.
     """
 
-    layer: str | int | None = None
+    layer: Layers = None
     variant: Where = "paper"
+    fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
         check_variant(self.variant, ("paper", "stream"))
+        check_layers(self.layer, self.fusion)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         return (gradient * activation).sum(dim=1)
@@ -56,19 +61,23 @@ class LayerCam(GradientCam):
 
     .. math:: A_{ij} = \sum_k \Bigl[\frac{\partial s}{\partial F_{kij}}\Bigr]^+ F_{kij}
 
-    It stays readable in early layers, where averaging gradients does not: try ``layer_cam(layer=-2)``. Negative only
-    where the activations are.
+    It stays readable in early layers, where averaging gradients does not: try ``layer_cam(layer=-2)``, or several at
+    once. Negative only where the activations are.
 
     Attributes:
-        layer: a site's name or an index; by default the right one for the model.
+        layer: a site's name or an index; by default the right one for the model; or a tuple of them, deepest last.
         variant: "paper", or "stream" for the tokens that enter each block.
+        fusion: of several layers, each rectified: tanh scales all but the last by tanh(2 m / max m), which brings out
+            what is weak there, and takes the largest; mean of the maps scaled to [0, 1], as the package grad-cam.
     """
 
-    layer: str | int | None = None
+    layer: Layers = None
     variant: Where = "paper"
+    fusion: Fusion = "tanh"
 
     def __post_init__(self) -> None:
         check_variant(self.variant, ("paper", "stream"))
+        check_layers(self.layer, self.fusion)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         return (gradient.clamp(min=0) * activation).sum(dim=1)
@@ -91,15 +100,19 @@ class GradCamElementwise(GradientCam):
     The same as Layer-CAM where no activation is negative. Never negative itself.
 
     Attributes:
-        layer: a site's name or an index; by default the right one for the model.
+        layer: a site's name or an index; by default the right one for the model; or a tuple of them, deepest last.
         variant: "paper", or "stream" for the tokens that enter each block.
+        fusion: of several layers, each rectified: mean of the maps scaled to [0, 1], as the package grad-cam; tanh
+            scales all but the last by tanh(2 m / max m) and takes the largest, as Layer-CAM.
     """
 
-    layer: str | int | None = None
+    layer: Layers = None
     variant: Where = "paper"
+    fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
         check_variant(self.variant, ("paper", "stream"))
+        check_layers(self.layer, self.fusion)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         return (gradient * activation).clamp(min=0).sum(dim=1)

@@ -2,70 +2,14 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from sightline.errors import RecipeError, UnsupportedMethod
-from sightline.methods.cam import activation_and_gradients
-from sightline.methods.gradient import values_and_gradients
-from sightline.methods.several import Sharing
-from sightline.models.adapter import Adapter
-from sightline.models.vit import VisionTransformer
-from sightline.registry import METHODS, spec_of
-from sightline.types import Attribution, Passes, Target, map_grid
-
-Where = Literal["paper", "stream"]
-
-
-def check_variant(variant: str, known: Sequence[str]) -> None:
-    """Refuse a variant that does not exist."""
-    if variant not in known:
-        raise RecipeError(f"got variant={variant!r}; choose from {', '.join(known)}")
-
-
-class GradientCam(Sharing):
-    """A map made of a layer's activation and of the target's gradient there; a subclass says how."""
-
-    __slots__ = ()
-    layer: str | int | None
-    variant: str
-
-    @abstractmethod
-    def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
-        """Turn an activation and its gradient, both (batch, channel, cell), into one score per cell, (batch, cell)."""
-
-    def several(
-        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
-    ) -> list[Attribution]:
-        if every_layer or self.variant == "stream":
-            return self._streams(model, images, targets)
-        activation, gradients = activation_and_gradients(model, images, targets, self.layer)
-        cells = activation.shape[-2:]
-        maps = [self.scores(activation.flatten(2), gradient.flatten(2)).unflatten(1, cells) for gradient in gradients]
-        return [Attribution(values[None], map_grid(values, images)) for values in maps]
-
-    def _streams(self, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
-        """Score the tokens that enter each block, prefix included, all from one pass back."""
-        if not isinstance(model, VisionTransformer):
-            name = spec_of(self).name
-            raise UnsupportedMethod(f"{name} has one layer on {model.name}; layers are summed on transformers only")
-        found, grid = values_and_gradients(model, images, targets, "tokens")
-        scores = [[self.scores(x.transpose(1, 2), g.transpose(1, 2)) for x, g in pairs] for pairs in found]
-        return [Attribution(grid.to_map(torch.stack(layers)), grid) for layers in scores]
-
-    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        whole = every_layer or self.variant == "stream"
-        return Passes(1, count * (1 if whole else model.remaining(model.layer(self.layer))))
-
-
-def weighted(weights: Tensor, activation: Tensor) -> Tensor:
-    """Sum the channels, (batch, channel, cell), with one weight each, (batch, channel)."""
-    return torch.einsum("bk,bkn->bn", weights, activation)
+from sightline.methods.cam import GradientCam, Where, check_variant, gated, weighted
+from sightline.methods.cam_fusion import Fusion, Layers, check_layers
+from sightline.registry import METHODS
 
 
 @METHODS.register(
@@ -89,20 +33,30 @@ class GradCamPlusPlus(GradientCam):
     near zero and one channel take over.
 
     Attributes:
-        layer: a site's name or an index; by default the right one for the model.
-        variant: "paper", or "stream" for the tokens that enter each block, prefix included in every sum.
+        layer: a site's name or an index; by default the right one for the model; or a tuple of them, deepest last.
+        variant: "paper", or "stream" for the tokens that enter each block, prefix included in every sum, or "iia", as
+            the repository of :cite:t:`iia2023` runs it: gradients as before the last rectifier, and in the denominator
+            :math:`\sum_{ab} g_{kab}^3 F_{kab}`, each cell's own product.
+        fusion: of several layers, each rectified: mean of the maps scaled to [0, 1], as the package grad-cam; tanh
+            scales all but the last by tanh(2 m / max m) and takes the largest, as Layer-CAM.
     """
 
-    layer: str | int | None = None
-    variant: Where = "paper"
+    layer: Layers = None
+    variant: Literal["paper", "stream", "iia"] = "paper"
+    fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
-        check_variant(self.variant, ("paper", "stream"))
+        check_variant(self.variant, ("paper", "stream", "iia"))
+        check_layers(self.layer, self.fusion)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
-        total = activation.sum(dim=-1, keepdim=True)
-        squared = gradient**2
-        alpha = squared / (2 * squared + total * squared * gradient + 1e-6)
+        if self.variant == "iia":
+            gradient = gated(activation, gradient)
+            below = 2 * gradient**2 + (activation * gradient**3).sum(dim=-1, keepdim=True)
+            alpha = gradient**2 / (below.where(below != 0, 1.0) + 1e-6)
+        else:
+            total, squared = activation.sum(dim=-1, keepdim=True), gradient**2
+            alpha = squared / (2 * squared + total * squared * gradient + 1e-6)
         return weighted((alpha * gradient.clamp(min=0)).sum(dim=-1), activation)
 
 
@@ -125,20 +79,26 @@ class XGradCam(GradientCam):
     without bound; `xgrad_cam_plus` does not.
 
     Attributes:
-        layer: a site's name or an index; by default the right one for the model.
-        variant: "paper" with ε = 1e-7, "authors" with 1e-6 as in their program, or "stream" for the tokens that enter
-            each block, prefix included in every sum.
+        layer: a site's name or an index; by default the right one for the model; or a tuple of them, deepest last.
+        variant: "paper" with ε = 1e-7, "authors" with 1e-6 as in their program, "stream" for the tokens that enter
+            each block, prefix included in every sum, or "iia", as the repository of :cite:t:`iia2023` runs it:
+            gradients as before the last rectifier, and multiplied in once more, cell by cell.
+        fusion: of several layers, each rectified: mean of the maps scaled to [0, 1], as the package grad-cam; tanh
+            scales all but the last by tanh(2 m / max m) and takes the largest, as Layer-CAM.
     """
 
-    layer: str | int | None = None
-    variant: Literal["paper", "authors", "stream"] = "paper"
+    layer: Layers = None
+    variant: Literal["paper", "authors", "stream", "iia"] = "paper"
+    fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
-        check_variant(self.variant, ("paper", "authors", "stream"))
+        check_variant(self.variant, ("paper", "authors", "stream", "iia"))
+        check_layers(self.layer, self.fusion)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         epsilon = 1e-6 if self.variant == "authors" else 1e-7
-        return weighted((gradient * activation).sum(dim=-1) / (activation.sum(dim=-1) + epsilon), activation)
+        weights = (gradient * activation).sum(dim=-1) / (activation.sum(dim=-1) + epsilon)
+        return weighted(weights, gated(activation, gradient) * activation if self.variant == "iia" else activation)
 
 
 @METHODS.register(
@@ -159,15 +119,19 @@ class XGradCamPlus(GradientCam):
     nothing blows up where activations have both signs, as on tokens.
 
     Attributes:
-        layer: a site's name or an index; by default the right one for the model.
+        layer: a site's name or an index; by default the right one for the model; or a tuple of them, deepest last.
         variant: "paper", or "stream" for the tokens that enter each block, prefix included in every sum.
+        fusion: of several layers, each rectified: mean of the maps scaled to [0, 1], as the package grad-cam; tanh
+            scales all but the last by tanh(2 m / max m) and takes the largest, as Layer-CAM.
     """
 
-    layer: str | int | None = None
+    layer: Layers = None
     variant: Where = "paper"
+    fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
         check_variant(self.variant, ("paper", "stream"))
+        check_layers(self.layer, self.fusion)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         size = activation.abs()

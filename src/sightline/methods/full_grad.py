@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sightline.errors import RecipeError
 from sightline.methods.full_grad_cnn import full_grad_map
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
@@ -95,20 +96,33 @@ class FullGrad(Sharing):
     Attributes:
         variant: for CNNs: "paper" scales over channels and places together; "pgc" is the pytorch-grad-cam package,
             which knows convolutions and batch norms only and scales each channel; "simple" leaves the biases
-            themselves out and shows the gradients at them. Transformers have one form.
+            themselves out and shows the gradients at them; "smooth" averages every term over noisy copies of the image,
+            0.15 of its range, before it is shown. Transformers have one form.
+        samples: noisy copies, for variant="smooth".
+        seed: of the noise.
     """
 
-    variant: Literal["paper", "pgc", "simple"] = "paper"
+    variant: Literal["paper", "pgc", "simple", "smooth"] = "paper"
+    samples: int = 25
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise RecipeError(f"got samples={self.samples}; give 1 or more")
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         if not isinstance(model, VisionTransformer):
             grid = pixel_grid(images)
-            return [Attribution(x[None], grid) for x in full_grad_map(model, images, targets, self.variant)]
+            return [Attribution(x[None], grid) for x in self._maps(model, images, targets)]
         grid = model.grid_of(images)
         found = accounts(model, images, targets)
         return [Attribution(grid.to_map(x.inputs + x.biases), grid, details=x) for x in found]
 
+    def _maps(self, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Tensor]:
+        return full_grad_map(model, images, targets, self.variant, self.samples, self.seed)
+
     def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return Passes(1, count)
+        smooth = self.variant == "smooth" and not isinstance(model, VisionTransformer)
+        return Passes(1, count) * (self.samples if smooth else 1)

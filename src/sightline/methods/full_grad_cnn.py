@@ -12,9 +12,11 @@ from torch.nn import functional as F
 from sightline.errors import RecipeError
 from sightline.models.adapter import Adapter
 from sightline.models.biases import BiasTerm, watch_biases
+from sightline.perturb.noise import noisy_batches
 from sightline.types import Target
 
-VARIANTS = ("paper", "simple", "pgc")
+VARIANTS = ("paper", "simple", "smooth", "pgc")
+NOISE = 0.15  # of the smooth variant, as a share of the image's range
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,7 +57,9 @@ def decompose(model: Adapter, images: Tensor, targets: Sequence[Target]) -> list
     return [Decomposition(g.pop("image") * images, tuple(g.values()), tuple(terms)) for g in every]
 
 
-def full_grad_map(model: Adapter, images: Tensor, targets: Sequence[Target], variant: str = "paper") -> list[Tensor]:
+def full_grad_map(
+    model: Adapter, images: Tensor, targets: Sequence[Target], variant: str = "paper", samples: int = 25, seed: int = 0
+) -> list[Tensor]:
     r"""Return the FullGrad map of each target, (batch, H, W), from one pass forward and one backward per target.
 
     .. math:: A = \sum_c \psi(x \odot \nabla_x s) + \sum_\ell \sum_c \psi(b_\ell \odot \nabla_{z_\ell} s)
@@ -63,17 +67,32 @@ def full_grad_map(model: Adapter, images: Tensor, targets: Sequence[Target], var
     over every bias :math:`b_\ell` of a feature map :math:`z_\ell`; :math:`\psi` takes absolute values, scales to [0, 1]
     and resizes to the image. ``paper`` scales each image's whole feature map, ``simple`` leaves :math:`b_\ell` out,
     ``pgc`` scales every channel by itself and the sum again, and sees plain `nn.Conv2d` and `nn.BatchNorm2d` modules
-    only, as the package grad-cam does.
+    only, as the package grad-cam does. ``smooth`` averages every term over noisy copies of the image before
+    :math:`\psi`, and adds up the channels of the input's term first; it costs as many passes as there are `samples`.
     """
     if variant not in VARIANTS:
         raise RecipeError(f"got variant={variant!r}; FullGrad on a CNN knows {', '.join(VARIANTS)}")
+    if variant == "smooth":
+        return [_map(found, variant, None) for found in averaged(model, images, targets, samples, seed)]
     seen = _plain_owners(model) if variant == "pgc" else None
     return [_map(found, variant, seen) for found in decompose(model, images, targets)]
 
 
+def averaged(model: Adapter, images: Tensor, targets: Sequence[Target], samples: int, seed: int) -> list[Decomposition]:
+    """Return the mean of what each target is made of over noisy copies of the images."""
+    sums: list[list[Tensor]] = [[] for _ in targets]
+    terms: tuple[BiasTerm, ...] = ()
+    for noisy, rows in noisy_batches(images, samples, NOISE, seed, model.batch):
+        for index, found in enumerate(decompose(model, noisy, [target.take(rows) for target in targets])):
+            parts = [x.unflatten(0, (len(images), -1)).sum(dim=1) / samples for x in (found.image, *found.gradients)]
+            sums[index] = [a + b for a, b in zip(sums[index], parts, strict=True)] if sums[index] else parts
+            terms = found.terms
+    return [Decomposition(total[0], tuple(total[1:]), terms) for total in sums]
+
+
 def _map(found: Decomposition, variant: str, owners: set[int] | None) -> Tensor:
     size = (found.image.shape[-2], found.image.shape[-1])
-    total = _shown(found.image, size, variant)
+    total = _shown(found.image.sum(dim=1, keepdim=True) if variant == "smooth" else found.image, size, variant)
     values = found.gradients if variant == "simple" else found.biases
     for term, value in zip(found.terms, values, strict=True):
         if value.ndim == 4 and (owners is None or id(term.owner) in owners):

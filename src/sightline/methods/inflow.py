@@ -48,9 +48,13 @@ class InFlow(Sharing):
 
     Attributes:
         start: the first block that takes part.
+        gate: whether attention is multiplied by the probe's gradient; without it, M is :math:`\max_h I_h P_h`.
+        mlp: whether the connection around the MLP takes part; without it, :math:`\rho\,(1-u) + u` is one.
     """
 
     start: int = 0
+    gate: bool = True
+    mlp: bool = True
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
@@ -61,7 +65,7 @@ class InFlow(Sharing):
         with model.capture(*sites, gradient=True) as seen:
             logits = model(images)
             scores = [target(logits) for target in targets]
-            probes = [_probe(model, seen[f"block.{index}.output"]) for index in blocks]
+            probes = [_probe(model, seen[f"block.{index}.output"]) if self.gate else None for index in blocks]
         answers = []
         for target, score in zip(targets, scores, strict=True):
             attention = {name: seen[name] for name in model.every("probabilities", self.start)}
@@ -69,15 +73,16 @@ class InFlow(Sharing):
             matrices = []
             for index, probe in zip(blocks, probes, strict=True):
                 name = f"block.{index}.probabilities"
-                gate = _gate(model, target, probe, seen[name])
                 heads = head_weights(seen[name].detach(), gradients[name])[..., None, None]
-                flow = ((heads * seen[name].detach()).amax(dim=1) * gate).clamp(min=0)
-                matrices.append(_transition(model, seen, index, flow))
+                flow = (heads * seen[name].detach()).amax(dim=1)
+                if probe is not None:
+                    flow = (flow * _gate(model, target, probe, seen[name])).clamp(min=0)
+                matrices.append(_transition(model, seen, index, flow, mlp=self.mlp))
             answers.append(rolled(model, images, matrices))
         return answers
 
     def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return Passes(1, 2 * count * (1 - self.start / transformer(model).depth))
+        return Passes(1, (1 + self.gate) * count * (1 - self.start / transformer(model).depth))
 
 
 def _probe(model: VisionTransformer, tokens: Tensor) -> Tensor:
@@ -100,18 +105,19 @@ def _gate(model: VisionTransformer, target: Target, probe: Tensor, attention: Te
     return gradient.mean(dim=1)
 
 
-def _transition(model: VisionTransformer, seen: Mapping[str, Tensor], index: int, flow: Tensor) -> Tensor:
-    """Join attention (batch, to, from) with the two residual connections; rows sum to one."""
+def _transition(model: VisionTransformer, seen: Mapping[str, Tensor], index: int, flow: Tensor, *, mlp: bool) -> Tensor:
+    """Join attention (batch, to, from) with the residual connections; rows sum to one."""
     attended, fed, output = (seen[f"block.{index}.{place}"].detach() for place in _PLACES[1:])
     block = model.blocks[index]
     attended = attended if block.scale1 is None else attended * block.scale1
     fed = fed if block.scale2 is None else fed * block.scale2
     middle = output - fed
     kept1, kept2 = _share(middle - attended, attended), _share(middle, fed)
-    density = (1 - kept2) / kept2
-    density = density / density.sum(dim=-1, keepdim=True)
     matrix = flow * (1 - kept1)[:, None, :] + torch.diag_embed(kept1)
-    matrix = matrix * (density * (1 - kept2) + kept2)[:, None, :]
+    if mlp:
+        density = (1 - kept2) / kept2
+        density = density / density.sum(dim=-1, keepdim=True)
+        matrix = matrix * (density * (1 - kept2) + kept2)[:, None, :]
     return matrix / matrix.sum(dim=-1, keepdim=True)
 
 

@@ -1,7 +1,7 @@
 r"""Relevance of attention: T-Attr, LRP rollout and partial LRP.
 
 :math:`R_\ell` (head, to, from) is the relevance of block :math:`\ell`'s attention probabilities, by the rules of
-`relevance_rules`; it starts as one at the target.
+`relevance_vit_rules`; it starts as one at the target.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sightline.errors import UnsupportedModel
+from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.attention import identity, read_rows, rolled, transformer
 from sightline.methods.relevance_vit_rules import Rules, Trace
 from sightline.methods.several import Sharing
@@ -44,11 +44,16 @@ class _Run:
 
     def relevance(self, index: int, rules: Rules, depth: int) -> list[Tensor]:
         """Return one target's relevance of attention, (batch, head, to, from) per block, first block first."""
-        start = rules.head(self.tokens, self.gradients[index][self.head])
-        return list(rules.attention_relevance(self.traces, start, depth))[::-1]
+        return list(rules.attention_relevance(self.traces, self.head_relevance(index, rules), depth))[::-1]
+
+    def head_relevance(self, index: int, rules: Rules) -> Tensor:
+        """Return one target's relevance of the tokens that leave the last block, (batch, token, channel)."""
+        return rules.head(self.tokens, self.gradients[index][self.head])
 
 
-def _run(model: VisionTransformer, images: Tensor, targets: Sequence[Target], start: int, *, gradient: bool) -> _Run:
+def run_for_relevance(
+    model: VisionTransformer, images: Tensor, targets: Sequence[Target], start: int, *, gradient: bool
+) -> _Run:
     """Run forward once, keeping what the rules need; with `gradient`, also differentiate at every attention."""
     head = f"block.{model.depth - 1}.output" if model.final_norm is None else "norm"
     blocks = range(start, model.depth)
@@ -137,8 +142,8 @@ def _trace(
 class TransformerAttribution(Sharing):
     r"""T-Attr: the relevance of attention, weighted by its gradient, followed through the blocks.
 
-    .. math:: A = r^	op \prod_{\ell=L-1}^{	ext{start}} (I + E_\ell), \qquad
-        E_\ell = rac1H \sum_h igl(G_{\ell,h} \odot R_{\ell,h}igr)^+
+    .. math:: A = r^\top \prod_{\ell=L-1}^{\text{start}} (I + E_\ell), \qquad
+        E_\ell = \frac1H \sum_h \bigl(G_{\ell,h} \odot R_{\ell,h}\bigr)^+
 
     The relevance rules divide by sums that may be close to zero: on a real model of twelve blocks, noise of
     :math:`10^{-6}` on the image moves the map by a tenth of its range, and single and double precision agree to a
@@ -158,7 +163,7 @@ class TransformerAttribution(Sharing):
     ) -> list[Attribution]:
         model = transformer(model)
         start = 0 if every_layer else self.first_block(model)
-        run = _run(model, images, targets, start, gradient=True)
+        run = run_for_relevance(model, images, targets, start, gradient=True)
         answers = []
         for index, gradients in enumerate(run.gradients):
             relevance = zip(
@@ -197,7 +202,7 @@ class TransformerAttribution(Sharing):
 class RelevanceRollout(Sharing):
     r"""LRP rollout: the positive relevance of attention, followed through the blocks.
 
-    .. math:: A = r^	op \prod_{\ell=L-1}^{	ext{start}} \Bigl(I + rac1H \sum_h R_{\ell,h}^+\Bigr)
+    .. math:: A = r^\top \prod_{\ell=L-1}^{\text{start}} \Bigl(I + \frac1H \sum_h R_{\ell,h}^+\Bigr)
 
     As unstable as ``t_attr``: run it in float64 where the details matter.
 
@@ -211,7 +216,7 @@ class RelevanceRollout(Sharing):
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         model = transformer(model, self.start)
-        run = _run(model, images, targets, self.start, gradient=False)
+        run = run_for_relevance(model, images, targets, self.start, gradient=False)
         answers = []
         for index in range(len(targets)):
             positive = [r.clamp(min=0).mean(dim=1) for r in run.relevance(index, Rules(), model.depth)]
@@ -226,7 +231,7 @@ class RelevanceRollout(Sharing):
     "partial_lrp",
     family="relevance",
     cite="voita2019",
-    cost="1 forward, 2/blocks backward",
+    cost="1 forward, 2/blocks backward; 3/blocks for variant='gradient'",
     needs=("attention", "gradient"),
     parity="code of chefer2021transformer, random ViT 1e-4, real ViT 5e-3, float64 1e-8",
 )
@@ -234,20 +239,34 @@ class RelevanceRollout(Sharing):
 class PartialRelevance(Sharing):
     r"""Partial LRP: the relevance of the last block's attention.
 
-    .. math:: A = r^	op rac1H \sum_h R_{L-1,h}^+
+    .. math:: A = r^\top \frac1H \sum_h R_{L-1,h}^+
 
     by the older relevance rules: the two halves of a linear layer are divided separately and sums are not rescaled.
+
+    Attributes:
+        variant: "relevance" as above, or "gradient", the ablation in the same code: relevance times its gradient,
+            :math:`(G_{L-1,h} \odot R_{L-1,h})^+`.
     """
+
+    variant: Literal["relevance", "gradient"] = "relevance"
+
+    def __post_init__(self) -> None:
+        if self.variant not in ("relevance", "gradient"):
+            raise RecipeError(f"got variant={self.variant!r}; choose relevance or gradient")
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         model = transformer(model)
         grid = model.grid_of(images)
-        run = _run(model, images, targets, model.depth - 1, gradient=False)
+        weighted = self.variant == "gradient"
+        run = run_for_relevance(model, images, targets, model.depth - 1, gradient=weighted)
         found = [run.relevance(index, Rules(joint=False), model.depth)[-1] for index in range(len(targets))]
+        if weighted:
+            (site,) = model.every("probabilities", model.depth - 1)
+            found = [r * gradients[site] for r, gradients in zip(found, run.gradients, strict=True)]
         rows = [read_rows(model, relevance.clamp(min=0).mean(dim=1)) for relevance in found]
         return [Attribution(grid.to_map(row)[None], grid) for row in rows]
 
     def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return Passes(1, 2 * count / transformer(model).depth)
+        return Passes(1, (2 + (self.variant == "gradient")) * count / transformer(model).depth)

@@ -115,22 +115,50 @@ class Rules:
     def attention_relevance(self, traces: Sequence[Trace], relevance: Tensor, depth: int) -> Iterator[Tensor]:
         """Yield the relevance of each block's probabilities, (batch, head, to, from), from the last block down."""
         for trace in reversed(traces):
-            # four products with every weight, where a backward pass makes two
-            spend(backward=2 * len(relevance) / depth)
-            joint, projection, first, second = trace.weights
-            middle = trace.stream + trace.attended
-            kept, fed = self.add(middle, trace.fed, relevance)
-            fed = self.linear(trace.normed2, first, self.linear(trace.hidden, second, fed))
-            kept, attended = self.add(trace.stream, trace.attended, self.clone(middle, kept, fed))
-            context = _split(self.linear(_merge(trace.context), projection, attended), trace.v)
-            attention, values = self.product(trace.attention, trace.v, trace.context, context)
-            yield attention
-            if trace is traces[0]:
-                return
-            scores = trace.q @ trace.k.transpose(-1, -2)
-            queries, keys = self.product(trace.q, trace.k.transpose(-1, -2), scores, attention)
-            made = torch.cat([_merge(queries), _merge(keys.transpose(-1, -2)), _merge(values)], dim=-1)
-            relevance = self.clone(trace.stream, kept, self.linear(trace.normed1, joint, made))
+            found = self._within(trace, relevance, depth)
+            yield found.attention
+            if trace is not traces[0]:
+                relevance = self._entering(trace, found)
+
+    def stream_relevance(self, traces: Sequence[Trace], relevance: Tensor, depth: int) -> Iterator[Tensor]:
+        """Yield the relevance of what enters each block, (batch, token, channel), from the last block down."""
+        for trace in reversed(traces):
+            relevance = self._entering(trace, self._within(trace, relevance, depth))
+            yield relevance
+
+    def _within(self, trace: Trace, relevance: Tensor, depth: int) -> _Within:
+        """Go from a block's output to its attention."""
+        # four products with every weight, where a backward pass makes two
+        spend(backward=2 * len(relevance) / depth)
+        _, projection, first, second = trace.weights
+        middle = trace.stream + trace.attended
+        kept, fed = self.add(middle, trace.fed, relevance)
+        fed = self.linear(trace.normed2, first, self.linear(trace.hidden, second, fed))
+        kept, attended = self.add(trace.stream, trace.attended, self.clone(middle, kept, fed))
+        context = _split(self.linear(_merge(trace.context), projection, attended), trace.v)
+        return _Within(kept, *self.product(trace.attention, trace.v, trace.context, context))
+
+    def _entering(self, trace: Trace, found: _Within) -> Tensor:
+        """Go from a block's attention to its input."""
+        scores = trace.q @ trace.k.transpose(-1, -2)
+        queries, keys = self.product(trace.q, trace.k.transpose(-1, -2), scores, found.attention)
+        made = torch.cat([_merge(queries), _merge(keys.transpose(-1, -2)), _merge(found.values)], dim=-1)
+        return self.clone(trace.stream, found.kept, self.linear(trace.normed1, trace.weights[0], made))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Within:
+    """The relevance inside a block.
+
+    Attributes:
+        kept: of the stream that passes the attention by.
+        attention: of the probabilities.
+        values: of the values.
+    """
+
+    kept: Tensor
+    attention: Tensor
+    values: Tensor
 
 
 def _merge(heads: Tensor) -> Tensor:

@@ -75,7 +75,8 @@ class InputSampling(Sharing):
         model = transformer(model)
         found = in_batches(lambda rows: self._tokens_and_masks(model, images[rows]), len(images), model.batch)
         tokens, masks = torch.cat([x for x, _ in found]), [mask for _, part in found for mask in part]
-        return sampled(model, images, tokens, masks, [scored(target, self.score) for target in targets])
+        answers = score_masks(model, tokens, masks, [scored(target, self.score) for target in targets])
+        return attributions(model, images, answers)
 
     def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         model = transformer(model)
@@ -100,13 +101,6 @@ class InputSampling(Sharing):
                 largest(centres if self.variant == "released" else centres[members > 0], self._kept(centres.shape[1]))
             )
         return seen["block.0.input"], masks
-
-
-def sampled(
-    model: VisionTransformer, images: Tensor, tokens: Tensor, masks: Sequence[Tensor], targets: Sequence[Target]
-) -> list[Attribution]:
-    """Score given masks, (mask, patch) for each image, on given tokens X_0 and lay the means on the grid."""
-    return attributions(model, images, score_masks(model, tokens, masks, targets))
 
 
 def k_means(rows: Tensor, clusters: int, steps: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

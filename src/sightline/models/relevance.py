@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sightline.errors import UnsupportedModel
-from sightline.models.relevance_rules import Affine, Box, Composite, hand_on_linear, stabilised
+from sightline.models.relevance_rules import Affine, Box, Composite, Tally, hand_on_linear, stabilised
 from sightline.models.ruled import Back, constant, named, pass_on, ruled, run, split, tensors, traced
 
 # Calls that only move values about: relevance goes where the value came from. Dropout is idle in eval mode.
@@ -66,13 +66,15 @@ class Relevance(TorchFunctionMode):
         composite: which rule where.
         box: the lowest and the highest value of a pixel, per channel.
         count: how many convolutions and linear layers ran.
+        tally: what biases and the stabiliser absorb on the way back; put a fresh one there before each.
     """
 
-    def __init__(self, composite: Composite, box: Box) -> None:
+    def __init__(self, composite: Composite, box: Box, images: Tensor) -> None:
         super().__init__()
         self.composite = composite
         self.box = box
         self.count = 0
+        self.tally = Tally(images)
         self._made: Any = WeakTensorKeyDictionary()
         self._fed: Any = WeakTensorKeyDictionary()  # by version: whether it went into a layer with a rule
         self._gates: Any = WeakTensorKeyDictionary()
@@ -124,9 +126,10 @@ class Relevance(TorchFunctionMode):
         chosen = self.composite.linear if func.__name__ == "linear" else self.composite.convolution
         rule = self.composite.first if self.count == 0 and self.composite.first else chosen
         self.count += 1
-        layer = Affine(lambda x, w, b: func(x, w, b, **given), constant(weight), constant(bias), rule, self.box)
+        last = func.__name__ == "linear"
+        layer = Affine(lambda x, w, b: func(x, w, b, **given), constant(weight), constant(bias), rule, self.box, last)
         output = self._through(layer, x, lambda: layer.run(x.detach(), layer.weight, layer.bias))
-        if func.__name__ != "linear" or output.ndim == 2:  # channels on axis 1, where a batch norm expects them
+        if not last or output.ndim == 2:  # channels on axis 1, where a batch norm expects them
             self._made[output] = _Made(layer, x, output._version)
         return output
 
@@ -135,29 +138,32 @@ class Relevance(TorchFunctionMode):
         x, mean = given["input"], given["running_mean"]
         if mean is None or given.get("training"):
             raise _NoRule("lrp needs batch norms with running statistics; put the model in eval mode")
+        scale = (given["running_var"] + given.get("eps", 1e-5)).rsqrt()
+        scale = scale if given.get("weight") is None else scale * constant(given["weight"])
+        shift = -mean * scale if given.get("bias") is None else constant(given["bias"]) - mean * scale
         if self.composite.captum:
-            return self._linear_map(func, args, kwargs)
+            return self._linear_map(func, args, kwargs, shift.reshape(-1, *[1] * (x.ndim - 2)))
         made = self._made.get(x)
         make = partial(run, func, args, kwargs)
         if made is None or made.version != x._version:
             return ruled(make, pass_on, x)
-        scale = (given["running_var"] + given.get("eps", 1e-5)).rsqrt()
-        scale = scale if given.get("weight") is None else scale * constant(given["weight"])
-        shift = -mean * scale if given.get("bias") is None else constant(given["bias"]) - mean * scale
         return self._through(made.layer.merged(scale, shift), made.x, make)
 
     def _through(self, layer: Affine, x: Tensor, make: Callable[[], Tensor]) -> Tensor:
         self._feeding(x).append(True)
         stabiliser = self.composite.stabiliser
-        return ruled(make, lambda relevance, x: (layer.hand_on(relevance, x, stabiliser),), x, keep=(x,))
+        return ruled(make, lambda relevance, x: (layer.hand_on(relevance, x, stabiliser, self.tally),), x, keep=(x,))
 
-    def _linear_map(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
+    def _linear_map(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, biases: Tensor | None = None
+    ) -> Tensor:
         x, rest, options = split(args, kwargs)
         self._feeding(x).append(True)
         stabiliser = self.composite.stabiliser
 
         def back(relevance: Tensor, x: Tensor) -> tuple[Tensor]:
-            return (hand_on_linear(lambda x: func(x, *rest, **options), relevance, x, stabiliser),)
+            again = lambda x: func(x, *rest, **options)  # noqa: E731
+            return (hand_on_linear(again, relevance, x, stabiliser, self.tally, biases),)
 
         return ruled(partial(run, func, args, kwargs), back, x, keep=(x,))
 
@@ -169,13 +175,13 @@ class Relevance(TorchFunctionMode):
         axes = tuple(range(-len(given["normalized_shape"]), 0))
         scale = (x.var(dim=axes, keepdim=True, unbiased=False) + given.get("eps", 1e-5)).rsqrt()
         scale = scale if given.get("weight") is None else scale * constant(given["weight"])
-        shift = 0.0 if given.get("bias") is None else constant(given["bias"])
+        shift = torch.zeros_like(x[:1]) if given.get("bias") is None else constant(given["bias"])
         stabiliser = self.composite.stabiliser
 
         def back(relevance: Tensor, x: Tensor) -> tuple[Tensor]:
             # the norm's own deviation is held, which makes it linear
             norm = lambda x: (x - x.mean(dim=axes, keepdim=True)) * scale + shift  # noqa: E731
-            return (hand_on_linear(norm, relevance, x, stabiliser),)
+            return (hand_on_linear(norm, relevance, x, stabiliser, self.tally, shift),)
 
         return ruled(partial(run, func, args, kwargs), back, given["input"], keep=(given["input"],))
 
@@ -199,10 +205,12 @@ class Relevance(TorchFunctionMode):
             raise _NoRule("lrp has no rule for a difference or a weighted sum of two signals; use ig or ixg here")
         if self.composite.captum:
             return ruled(make, self._copying([a, b]), a, b, replace=replace)
-        z = stabilised(a.detach() + b.detach(), self.composite.stabiliser)
+        total, stabiliser = a.detach() + b.detach(), self.composite.stabiliser
+        z = stabilised(total, stabiliser)
         shares = [(x.detach() / z, x.shape) for x in (a, b)]  # made now: a summand may be written into later
 
         def back(relevance: Tensor) -> tuple[Tensor, ...]:
+            self.tally.add(relevance / z, total, stabiliser)
             return tuple((relevance * share).sum_to_size(shape) for share, shape in shares)
 
         return ruled(make, back, a, b, replace=replace)

@@ -33,6 +33,7 @@ class Affine:
         bias: None for none.
         rule: how it hands relevance on.
         box: bounds of the input, for the rule that asks for them.
+        channels_last: whether the output's channels are its last axis, as a linear layer's are, or its second.
     """
 
     run: Run
@@ -40,23 +41,38 @@ class Affine:
     bias: Tensor | None
     rule: Rule
     box: Box
+    channels_last: bool = False
 
     def merged(self, scale: Tensor, shift: Tensor) -> Affine:
         """Return this call and a scaling and shift of its output channels, as one affine call."""
         weight = self.weight * scale.reshape(-1, *[1] * (self.weight.ndim - 1))
         bias = shift if self.bias is None else self.bias * scale + shift
-        return Affine(self.run, weight, bias, self.rule, self.box)
+        return Affine(self.run, weight, bias, self.rule, self.box, self.channels_last)
 
-    def hand_on(self, relevance: Tensor, x: Tensor, stabiliser: float) -> Tensor:
+    def hand_on(self, relevance: Tensor, x: Tensor, stabiliser: float, tally: Tally) -> Tensor:
         """Return the relevance of the input from that of the output."""
         total = torch.zeros_like(x)
         for group in self.rule(x, self):
             share = relevance if group.sign == 0 else relevance * (self._output(x).sign() == group.sign)
-            total += group.factor * _group(self.run, group.copies, share, stabiliser)
+            total += group.factor * self._hand_on(group, share, stabiliser, tally)
         return total
 
     def _output(self, x: Tensor) -> Tensor:
         return self.run(x, self.weight, self.bias)
+
+    def _hand_on(self, group: Group, relevance: Tensor, stabiliser: float, tally: Tally) -> Tensor:
+        used = [copy for index, copy in enumerate(group.copies) if index == 0 or copy[0].any()]  # nothing of zeros
+        with torch.enable_grad():
+            leaves = [x.detach().requires_grad_() for x, _, _ in used]
+            outputs = [self.run(leaf, weight, bias) for leaf, (_, weight, bias) in zip(leaves, used, strict=True)]
+        z = torch.stack([output.detach() for output in outputs]).sum(dim=0)
+        share = relevance / stabilised(z, stabiliser)
+        bias = used[0][2]  # of a group's copies only the first has one
+        if bias is not None and not self.channels_last:
+            bias = bias.reshape(-1, *[1] * (z.ndim - 2))
+        tally.add(group.factor * share, z, stabiliser, bias)
+        gradients = torch.autograd.grad(outputs, leaves, [share] * len(outputs))
+        return torch.stack([x.detach() * g for x, g in zip(leaves, gradients, strict=True)]).sum(dim=0)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -77,28 +93,57 @@ class Group:
 Rule = Callable[[Tensor, Affine], list[Group]]
 
 
+class Tally:
+    """What is absorbed on the way back, per image.
+
+    Attributes:
+        biases: relevance that went to biases, shape (batch,).
+        stabiliser: relevance that the stabiliser of denominators took, shape (batch,).
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self.biases = torch.zeros(len(like), dtype=like.dtype, device=like.device)
+        self.stabiliser = torch.zeros_like(self.biases)
+
+    def add(self, share: Tensor, z: Tensor, stabiliser: float, biases: Tensor | None = None) -> None:
+        """Add a layer's: its relevance over its denominator, that denominator, and the part of it that is bias."""
+        self.stabiliser += self._each(share * (stabilised(z, stabiliser) - z))
+        if biases is not None:
+            self.biases += self._each(share * biases)
+
+    def _each(self, values: Tensor) -> Tensor:
+        return values.reshape(len(self.biases), -1).sum(dim=1)
+
+
 def stabilised(z: Tensor, stabiliser: float) -> Tensor:
     """Move a denominator away from zero, up where it is zero."""
     return z + torch.where(z < 0, -stabiliser, stabiliser)
 
 
-def hand_on_linear(run: Callable[[Tensor], Tensor], relevance: Tensor, x: Tensor, stabiliser: float) -> Tensor:
-    """Hand relevance back through any function that is linear in its input, constants included."""
+def hand_on_linear(
+    run: Callable[[Tensor], Tensor],
+    relevance: Tensor,
+    x: Tensor,
+    stabiliser: float,
+    tally: Tally,
+    biases: Tensor | None,
+) -> Tensor:
+    """Hand relevance back through any function that is linear in its input, constants included.
+
+    Args:
+        run: the function.
+        relevance: of its output.
+        x: its input.
+        stabiliser: of denominators.
+        tally: what is absorbed goes there.
+        biases: what the function adds, shaped to fit its output; None for nothing.
+    """
     with torch.enable_grad():
         leaf = x.detach().requires_grad_()
         z = run(leaf)
     share = relevance / stabilised(z.detach(), stabiliser)
+    tally.add(share, z.detach(), stabiliser, biases)
     return leaf.detach() * torch.autograd.grad(z, leaf, share)[0]
-
-
-def _group(run: Run, copies: Sequence[Copy], relevance: Tensor, stabiliser: float) -> Tensor:
-    used = [copy for index, copy in enumerate(copies) if index == 0 or copy[0].any()]  # nothing comes of zeros
-    with torch.enable_grad():
-        leaves = [x.detach().requires_grad_() for x, _, _ in used]
-        outputs = [run(leaf, weight, bias) for leaf, (_, weight, bias) in zip(leaves, used, strict=True)]
-    share = relevance / stabilised(torch.stack([z.detach() for z in outputs]).sum(dim=0), stabiliser)
-    gradients = torch.autograd.grad(outputs, leaves, [share] * len(outputs))
-    return torch.stack([x.detach() * g for x, g in zip(leaves, gradients, strict=True)]).sum(dim=0)
 
 
 # ---- the rules -----------------------------------------------------------------------------------------------------
@@ -190,4 +235,5 @@ COMPOSITES = {
     "epsilon_alpha2_beta1_flat": Composite(alpha2_beta1, epsilon, flat, copies=2),
     "excitation_backprop": Composite(plus, plus),
 }
+ALIASES = {"alpha2_beta1": "epsilon_alpha2_beta1", "alpha2_beta1_flat": "epsilon_alpha2_beta1_flat"}
 CAPTUM = Composite(epsilon, epsilon, stabiliser=1e-9, captum=True)

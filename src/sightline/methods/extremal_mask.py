@@ -1,0 +1,126 @@
+"""The masks of extremal perturbation: smooth, of a given area, and what they do to an image.
+
+A mask is drawn by parameters on a coarse lattice, each spread by a flat-topped kernel and joined by a soft maximum, so
+that nothing smaller than the kernel can be drawn. It chooses, pixel by pixel, how much an image is blurred.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+COLDNESS = 20  # of the soft maximum
+FLAT = 0.5  # of sigma: the kernel is one up to this distance
+REACH = 4  # of sigma: where a blur kernel ends
+
+
+@dataclass(frozen=True, eq=False)
+class Lattice:
+    """Parameters on a lattice, made a mask of an image.
+
+    Attributes:
+        size: height and width of the image.
+        stride: pixels between two parameters.
+        sigma: reach of a parameter in pixels, the stride at least; the mask is drawn about so far beyond the image too.
+    """
+
+    size: tuple[int, int]
+    stride: int
+    sigma: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """How many parameters there are."""
+        return math.ceil(self.size[0] / self.stride), math.ceil(self.size[1] / self.stride)
+
+    @property
+    def radius(self) -> int:
+        """How many neighbours on each side a pixel hears of."""
+        return 1 + math.ceil(self.sigma / self.stride)
+
+    @property
+    def padding(self) -> int:
+        return 1 + 2 * math.ceil(self.sigma / self.stride)
+
+    def weights(self, like: Tensor) -> Tensor:
+        """Return what a neighbour's value counts at each pixel, shape (neighbour, height, width), margin included.
+
+        In the precision of `like` throughout: rounding decides which of many equal pixels the area term favours.
+        """
+        down, across = (self._distances(cells).to(like) for cells in self.shape)
+        apart = (down[:, None, :, None].square() + across[None, :, None, :].square()).sqrt() / self.sigma
+        return torch.exp(-2 * (apart - FLAT).clamp(min=0).square()).flatten(0, 1)
+
+    def _distances(self, cells: int) -> Tensor:
+        """Return how far each pixel of an axis is from each of its neighbours, shape (neighbour, pixel)."""
+        pixels = torch.arange(self._windows(cells) * self.stride - self.stride + 1)
+        neighbours = torch.arange(2 * self.radius + 1)[:, None] - self.padding
+        return pixels - self.sigma - self.stride * (pixels.div(self.stride, rounding_mode="floor") + neighbours)
+
+    def _windows(self, cells: int) -> int:
+        return cells + 2 * (self.padding - self.radius)
+
+    def draw(self, parameters: Tensor, weights: Tensor) -> Tensor:
+        """Return the masks with their margin, (mask, height, width), of parameters, (mask, *shape)."""
+        windows = self._windows(self.shape[0]), self._windows(self.shape[1])
+        heard = F.unfold(parameters[:, None], 2 * self.radius + 1, padding=self.padding)
+        heard = heard.unflatten(2, windows)[:, :, :, None, :, None]
+        heard = heard.expand(-1, -1, -1, self.stride, -1, self.stride).flatten(4, 5).flatten(2, 3)
+        heard = heard[:, :, : weights.shape[1], : weights.shape[2]] * weights
+        drawn: Tensor = (heard * (COLDNESS * heard).softmax(dim=1)).sum(dim=1)
+        return drawn
+
+    def crop(self, masks: Tensor) -> Tensor:
+        """Leave the margin out."""
+        return masks[:, self.sigma : self.sigma + self.size[0], self.sigma : self.sigma + self.size[1]]
+
+    def numbers(self) -> int:
+        """Return how many numbers one mask takes while it is drawn."""
+        height, width = (self._windows(cells) * self.stride for cells in self.shape)
+        return (2 * self.radius + 1) ** 2 * height * width
+
+
+def area_penalty(masks: Tensor, areas: Tensor) -> Tensor:
+    """Return how far masks, with their margin, are from covering their area wholly and the rest not at all: (mask,)."""
+    ordered = masks.flatten(1).sort(dim=1).values
+    outside = (ordered.shape[1] * (1 - areas)).long()  # in the precision of the areas, cut off as the authors do
+    ideal = torch.arange(ordered.shape[1], device=masks.device) >= outside[:, None].to(masks.device)
+    return (ordered - ideal.to(ordered)).square().mean(dim=1)
+
+
+def smooth(maps: Tensor, sigma: float) -> Tensor:
+    """Blur (…, height, width) by a Gaussian, zeros around it."""
+    reach = math.ceil(REACH * sigma)
+    if reach == 0:
+        return maps
+    line = torch.arange(-reach, reach + 1, dtype=maps.dtype, device=maps.device)
+    line = torch.exp(-(line / sigma).square() / 2)
+    line = (line / line.sum())[None, None, None]
+    flat = maps.reshape(-1, 1, *maps.shape[-2:])
+    both = F.conv2d(F.conv2d(flat, line, padding=(0, reach)), line.mT, padding=(reach, 0))
+    return both.reshape(maps.shape)
+
+
+def pyramid(images: Tensor, levels: int, blur: float) -> Tensor:
+    """Return images, ever less blurred: (batch, level, channel, height, width); the last level is the image itself."""
+    return torch.stack([smooth(images, blur * (1 - level / (levels - 1))) for level in range(levels)], dim=1)
+
+
+def blend(blurred: Tensor, masks: Tensor) -> Tensor:
+    """Take each pixel from the level its mask says, between two levels where it lies between them.
+
+    Args:
+        blurred: shape (batch, level, channel, height, width).
+        masks: from 0 (most blurred) to 1 (the image), shape (batch, height, width).
+    """
+    place = masks * (blurred.shape[1] - 1)
+    lower = place.detach().floor()
+    share = (place - lower)[:, None]
+    index = lower.long()[:, None, None].expand(-1, 1, blurred.shape[2], -1, -1)
+    low = blurred.gather(1, index)[:, 0]
+    high = blurred.gather(1, (index + 1).clamp(max=blurred.shape[1] - 1))[:, 0]
+    return low * (1 - share) + high * share
