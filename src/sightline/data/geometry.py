@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from sightline.data.masks import BACKGROUND
+from sightline.data.masks import IGNORE
 from sightline.errors import InputError
 
 __all__ = ["send_mask", "sent_from"]
@@ -37,7 +37,7 @@ STRAY = 1.0  # pixels by which a preprocessing may stray from a resize and a cro
 def send_mask(mask: Tensor | NDArray[Any], preprocess: Preprocess) -> Tensor:
     """Return the mask in the frame that the model sees, (height, width); no new value appears.
 
-    What a preprocessing pads is background.
+    What a preprocessing pads is no part of the photograph, and ignored.
 
     Args:
         mask: (height, width) of the photograph's own size.
@@ -51,8 +51,8 @@ def send_mask(mask: Tensor | NDArray[Any], preprocess: Preprocess) -> Tensor:
         raise InputError(f"got a mask of shape {tuple(given.shape)}; (height, width) is needed")
     rows, columns = (where.to(given.device) for where in sent_from(preprocess, (given.shape[0], given.shape[1])))
     sent = given[rows.clamp(min=0)][:, columns.clamp(min=0)].clone()
-    sent[rows == OUTSIDE] = BACKGROUND
-    sent[:, columns == OUTSIDE] = BACKGROUND
+    sent[rows == OUTSIDE] = IGNORE
+    sent[:, columns == OUTSIDE] = IGNORE
     return sent
 
 
