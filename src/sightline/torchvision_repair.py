@@ -10,8 +10,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 _SYMPTOM = "operator torchvision::nms does not exist"
 _SCHEMAS = (
@@ -51,6 +53,8 @@ def _forget_torchvision() -> None:
 
 
 def _declare_operators() -> None:
+    import torch  # only now: most of the command line does without
+
     if _declared:
         return
     library = torch.library.Library("torchvision", "FRAGMENT")

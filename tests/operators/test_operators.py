@@ -120,3 +120,8 @@ def test_smooth_without_noise_is_the_method(tiny_vit: nn.Module, images: Tensor)
 def test_smooth_of_gradient_is_smooth_grad(tiny_vit: nn.Module, images: Tensor) -> None:
     got = sightline.explain(tiny_vit, images, "smooth(gradient(at='pixels'), samples=5)", target=1).values
     assert_close(got, sightline.explain(tiny_vit, images, "smooth_grad(samples=5, at='pixels')", target=1).values)
+
+
+def test_what_cannot_be_summed_has_no_cost_either(tiny_cnn):
+    with pytest.raises(errors.UnsupportedMethod, match="layers are summed on transformers only"):
+        sightline.parse("plus(ixg)").cost(sightline.adapt(tiny_cnn))

@@ -1,4 +1,4 @@
-"""The command line: ``sightline explain``, ``compare``, ``sanity``, ``list``, ``card``, ``cite``, ``demo``, ``doctor``.
+"""The command line: ``sightline explain``, ``compare``, ``sanity``, ``bench``, ``report``, ``list`` and the others.
 
 Nothing here imports torch: a command fetches what it needs when it runs, so that ``--help`` answers at once.
 """
@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from sightline import __version__
 from sightline.cli import console
+from sightline.cli.bench import bench
 from sightline.cli.card import card
 from sightline.cli.cite import cite
 from sightline.cli.compare import compare
@@ -22,6 +23,7 @@ from sightline.cli.demo import demo
 from sightline.cli.doctor import doctor
 from sightline.cli.explain import explain
 from sightline.cli.listing import listing
+from sightline.cli.report import report
 from sightline.cli.sanity import sanity
 
 __all__ = ["app", "main"]
@@ -119,6 +121,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {
             f"sightline sanity --model {VIT} --images photos/ --method grad_cam --out sanity-out",
         ),
     ),
+    "report": (report, "Benchmark", ("sightline report runs/first-look", "sightline report runs/first-look --json")),
     "list": (listing, KNOW, ("sightline list methods --family attention", "sightline list models vit_tiny")),
     "card": (card, KNOW, ("sightline card grad_cam",)),
     "cite": (cite, KNOW, ('sightline cite "skip_plus(ixg)" insertion --bibtex',)),
@@ -128,6 +131,13 @@ COMMANDS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {
 for _name, (_command, _panel, _examples) in COMMANDS.items():
     _epilog = "\n\n".join(["[bold]Examples[/bold]" if len(_examples) > 1 else "[bold]Example[/bold]", *_examples])
     app.command(_name, rich_help_panel=_panel, epilog=_epilog, help=_flowing(_command.__doc__ or ""))(_command)
+app.add_typer(
+    bench,
+    name="bench",
+    rich_help_panel="Benchmark",
+    help="Run a plan of models, methods and metrics on a data set, on this machine or a cluster.",
+    epilog="[bold]Example[/bold]\n\nsightline bench run plan.toml --store runs/first",
+)
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ class LayerSum(Sharing):
         return [sum_layers(self.method, model, every, first, last) for every in found]
 
     def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        depth_of(model, self.method)  # what cannot be summed has no cost
         return ask_cost(self.method, model, count, every_layer=True)
 
 

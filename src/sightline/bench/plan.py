@@ -1,0 +1,179 @@
+"""Plans: which models, methods and metrics, on which images.
+
+A plan is a TOML file::
+
+    name = "first-look"
+    models = ["bundled/shapes-vit"]
+    methods = ["gae", "rollout", "plus(libra(ixg))"]
+    metrics = ["insertion", "deletion", "average_precision"]
+    dataset = "shapes(count=40)"
+    limit = 16
+
+Whatever is wrong with it is said before any work is done, one sentence for each mistake.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from sightline.errors import InputError, RecipeError, SightlineError
+
+__all__ = ["CONTROLS", "Expanded", "Plan", "make_plan", "read_plan"]
+
+CONTROLS = ("random", "centre", "sobel", "input_norm")
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Words = Annotated[list[str], BeforeValidator(_listed)]
+
+
+class Plan(BaseModel):
+    """What is to be run; the descriptions are what a mistake is explained with."""
+
+    model_config: ClassVar[ConfigDict] = {"extra": "forbid", "frozen": True, "strict": True}
+
+    name: str = Field(description="the run's name in every row, a short word such as 'first-look'", min_length=1)
+    models: Words = Field(description="a list of model ids, such as ['timm/vit_base_patch16_224']", min_length=1)
+    methods: Words = Field(description="a list of recipes, such as ['gae', 'ig(steps=20)']", min_length=1)
+    metrics: Words = Field([], description="a list of metrics, such as ['insertion', 'deletion(step=448)']")
+    protocol: str | None = Field(None, description="the metrics of a paper, such as 'caap', beside those named")
+    dataset: str | dict[str, Any] = Field(
+        description="the images: the name of a data set, a folder, or a table with name and options"
+    )
+    limit: int | None = Field(None, description="how many images at most, 1 or more", ge=1)
+    seed: int | None = Field(
+        None, description="chooses the images at random instead of the first ones, 0 or more", ge=0
+    )
+    target: Literal["predicted", "label"] = Field("predicted", description="the class explained: predicted or label")
+    batch: int = Field(8, description="images per unit of work, 1 or more; it decides the last digits", ge=1)
+    threads: int = Field(1, description="threads per worker, 1 or more; it decides the last digits", ge=1)
+    device: Literal["cpu", "cuda"] = Field("cpu", description="where models run: cpu or cuda")
+    resize: Literal["model", "squash"] = Field(
+        "model", description="'model' for its own preprocessing, 'squash' to its size whatever the shape of the image"
+    )
+    classes: Words = Field([], description="for CLIP models, what to choose between, such as ['cat', 'dog']")
+    controls: bool = Field(True, description="whether random, centre, sobel and input_norm run along: true or false")
+    maps: bool | int = Field(16, description="how many images keep their maps for the report: true for all, or false")
+    title: str = Field("", description="a heading for the report")
+    source: str = Field("", description="which published table this is")
+    cite: Words = Field([], description="keys into the bibliography")
+    notes: Words = Field([], description="what a reader should know")
+
+    def expanded(self) -> Expanded:
+        """Return the canonical recipes of a plan that `make_plan` has checked."""
+        return _expanded(self)[0]
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """The canonical recipes of a plan, each once, in its order, controls last."""
+
+    recipes: tuple[str, ...]
+    metrics: tuple[str, ...]
+
+
+def read_plan(path: str | Path, **changes: Any) -> Plan:
+    """Read a plan from a TOML file; `changes` that are not None take the place of its settings.
+
+    Raises:
+        InputError: the file cannot be read.
+        RecipeError: it is not a sound plan.
+    """
+    path = Path(path)
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"there is no plan {path}; give a TOML file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the plan {path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path} is not TOML: {error}") from None
+    return make_plan({**settings, **{key: value for key, value in changes.items() if value is not None}}, str(path))
+
+
+def make_plan(settings: dict[str, Any], where: str = "the plan") -> Plan:
+    """Check settings, and say what is wrong with them."""
+    try:
+        plan = Plan.model_validate(settings)
+    except ValidationError as error:
+        raise RecipeError(_mistakes(where, [*dict.fromkeys(map(_sentence, error.errors()))])) from None
+    if wrong := [*_wrong_models(plan), *_expanded(plan)[1]]:
+        raise RecipeError(_mistakes(where, wrong))
+    return plan
+
+
+def _mistakes(where: str, sentences: Sequence[str]) -> str:
+    if len(sentences) == 1:
+        return f"{where}: {sentences[0]}"
+    return "\n".join([f"{where} has {len(sentences)} mistakes:", *(f"- {sentence}" for sentence in sentences)])
+
+
+def _sentence(mistake: Any) -> str:
+    """Say in our words what pydantic found: the setting, what came, what it means."""
+    from sightline.registry import unknown
+
+    key = str(mistake["loc"][0])
+    if mistake["type"] == "extra_forbidden":
+        names = list(Plan.model_fields)
+        first = unknown(key, "setting", names).replace("; see `sightline list settings`", "")
+        return first if "did you mean" in first else f"{first}; a plan has {', '.join(names)}"
+    meaning = Plan.model_fields[key].description
+    if mistake["type"] == "missing":
+        return f"{key} is missing; write {key} = …, {meaning}"
+    place = "".join(f"[{part}]" for part in mistake["loc"][1:] if isinstance(part, int))
+    return f"{key}{place} is {mistake['input']!r}; give {meaning}"
+
+
+def _wrong_models(plan: Plan) -> list[str]:
+    """Find ids that no library can answer to, without loading any."""
+    from sightline.models.zoo import KNOWN, LIBRARIES, list_models
+    from sightline.registry import load_plugins, unknown
+
+    load_plugins()
+    wrong = []
+    for model in plan.models:
+        library, _, name = model.partition("/")
+        closed = library in ("bundled", "package")
+        if model.startswith("file:") or (library in LIBRARIES and name and not closed):
+            continue
+        if not (closed and name in KNOWN[library]):
+            wrong.append(f"models: {unknown(model, 'model', list_models())}")
+    return wrong
+
+
+def _expanded(plan: Plan) -> tuple[Expanded, list[str]]:
+    """Build every method and metric once; return their recipes, and a sentence for each that cannot be built."""
+    from sightline.metrics.protocols import find_protocol
+    from sightline.recipe import parse, parse_metric, text
+
+    wrong = [] if plan.metrics or plan.protocol else ["metrics is missing; name one at least, or a protocol"]
+
+    def built(key: str, recipes: Sequence[str], parse: Callable[[str], object]) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for recipe in recipes:
+            try:
+                found[text(parse(recipe))] = None
+            except SightlineError as error:
+                wrong.append(f"{key}: {error}")
+        return tuple(found)
+
+    metrics = list(plan.metrics)
+    if plan.protocol is not None:
+        try:
+            metrics += find_protocol(plan.protocol).metrics
+        except RecipeError as error:
+            wrong.append(f"protocol: {error}")
+    expanded = Expanded(
+        built("methods", [*plan.methods, *(CONTROLS if plan.controls else ())], parse),
+        built("metrics", metrics, parse_metric),
+    )
+    return expanded, wrong

@@ -1,0 +1,192 @@
+"""Reductions: how the images of a set become one figure.
+
+Most metrics are averaged. Some are published otherwise: `pixel_accuracy` and `mean_iou` are ratios of counts summed
+over the whole set, `sic` and `aic` areas under the median of the images' curves. Each reduction takes an image any
+number of times, so that the same few lines give the figure of the set, of a bootstrap resample and of a class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+POINTS = 51  # of a curve that the bootstrap looks at; the figure itself is read at all of them
+
+
+class Reduction(Protocol):
+    """From what is known of each image to one figure.
+
+    Attributes:
+        words: what it does, for people.
+        curved: whether it needs the curves of images, not just their values.
+    """
+
+    @property
+    def words(self) -> str: ...
+
+    @property
+    def curved(self) -> bool: ...
+
+    def figure(self, data: Numbers) -> Numbers:
+        """Reduce all images, (image, recipe, part) -> (recipe,)."""
+        ...
+
+    def resampled(self, data: Numbers, counts: Numbers) -> Numbers:
+        """Reduce again with each image taken `counts` times, (resample, image) -> (resample, recipe)."""
+        ...
+
+    def left_out(self, data: Numbers) -> Numbers:
+        """Reduce again without each image in turn, (image, recipe)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OfSums:
+    """A figure that only needs sums over images: of values, or of counts.
+
+    Attributes:
+        words: what it does, for people.
+        curved: whether it needs the curves of images, not just their values.
+        ratio: from sums, (..., part), and the number of images, (...), to figures, (...).
+    """
+
+    words: str
+    curved: bool
+    ratio: Callable[[Numbers, Any], Numbers]
+
+    def figure(self, data: Numbers) -> Numbers:
+        """Reduce all images."""
+        return self.ratio(data.sum(axis=0), float(len(data)))
+
+    def resampled(self, data: Numbers, counts: Numbers) -> Numbers:
+        """Reduce again with each image taken `counts` times."""
+        return self.ratio(_summed(counts, data), counts.sum(axis=1)[:, None])
+
+    def left_out(self, data: Numbers) -> Numbers:
+        """Reduce again without each image in turn."""
+        return self.ratio(data.sum(axis=0) - data, float(len(data) - 1))
+
+    def swapped(self, data: Numbers, signs: Numbers, one: NDArray[Any], other: NDArray[Any]) -> Numbers:
+        """Return the differences of pairs of recipes after some images changed sides, (draw, pair).
+
+        Signs are 1 where an image stays and -1 where the two recipes swap it, (draw, image).
+        """
+        moved = _summed(signs, data)
+        if not self.curved:  # the difference of two means: no need to form both
+            return np.asarray((moved[:, one, 0] - moved[:, other, 0]) / len(data))
+        total = data.sum(axis=0)
+        middle, half = (total[one] + total[other]) / 2, (moved[:, one] - moved[:, other]) / 2
+        return self.ratio(middle + half, float(len(data))) - self.ratio(middle - half, float(len(data)))
+
+
+@dataclass(frozen=True, slots=True)
+class AreaOfMedian:
+    """The area under the median of the images' curves, 0 to 1 across.
+
+    Attributes:
+        words: what it does, for people.
+        curved: whether it needs the curves of images; it does.
+    """
+
+    words: str = "area under the median curve"
+    curved: bool = True
+
+    def figure(self, data: Numbers) -> Numbers:
+        """Reduce all images."""
+        return _area(np.median(data, axis=0))
+
+    def resampled(self, data: Numbers, counts: Numbers) -> Numbers:
+        """Reduce again with each image taken `counts` times.
+
+        The curves are read at some of their points; what this misses of the area is added again.
+        """
+        few = _thinned(data)
+        missed = self.figure(data) - self.figure(few)
+        orders = np.argsort(few, axis=0, kind="stable")
+        # Image by image, in whole numbers: adding up and comparing then run along memory.
+        weights = np.ascontiguousarray(counts.T, dtype=np.int16 if counts.sum(axis=1).max() < 2**15 else np.int32)
+        medians = np.empty((len(counts), *few.shape[1:]))
+        for place in np.ndindex(few.shape[1:]):
+            order = orders[(slice(None), *place)]
+            medians[(slice(None), *place)] = _medians(few[(order, *place)], weights[order])
+        return _area(medians) + missed
+
+    def left_out(self, data: Numbers) -> Numbers:
+        """Reduce again without each image in turn."""
+        few = _thinned(data)
+        missed = self.figure(data) - self.figure(few)
+        rising, rank = np.sort(few, axis=0), np.argsort(np.argsort(few, axis=0, kind="stable"), axis=0)
+        lower, upper = (len(data) - 2) // 2, (len(data) - 1) // 2  # places of the middle among the images that stay
+        at = [rising[place] + (rank <= place) * (rising[place + 1] - rising[place]) for place in (lower, upper)]
+        return _area((at[0] + at[1]) / 2) + missed
+
+
+def _mean(sums: Numbers, count: Any) -> Numbers:
+    return np.asarray(sums[..., 0] / count)
+
+
+def _accuracy(sums: Numbers, count: Any) -> Numbers:
+    """Divide right pixels by labelled ones."""
+    right, labelled = sums[..., 0], sums[..., 1]
+    return np.where(labelled > 0, right / np.where(labelled > 0, labelled, 1), np.nan)
+
+
+def _iou(sums: Numbers, count: Any) -> Numbers:
+    """Divide intersections, with background and object, by unions, and average the two; an empty union counts 0."""
+    both, either = sums[..., :2], sums[..., 2:]
+    ratios = both / np.where(either > 0, either, 1)
+    return np.where(either.any(axis=-1), ratios.mean(axis=-1), np.nan)
+
+
+MEAN = OfSums("mean over images", False, _mean)
+REDUCTIONS: Mapping[str, Reduction] = MappingProxyType(
+    {
+        "pixel_accuracy": OfSums("right pixels of all images by labelled pixels of all images", True, _accuracy),
+        "mean_iou": OfSums("intersections by unions, each summed over all images", True, _iou),
+        "sic": AreaOfMedian(),
+        "aic": AreaOfMedian(),
+    }
+)
+
+
+def reduction_of(metric: str) -> Reduction:
+    """Return how a metric, given as a recipe, is reduced.
+
+    >>> reduction_of("insertion(step=448)").words
+    'mean over images'
+    >>> reduction_of("sic").words
+    'area under the median curve'
+    """
+    return REDUCTIONS.get(metric.partition("(")[0], MEAN)
+
+
+def _summed(weights: Numbers, data: Numbers) -> Numbers:
+    """Add up images by weight, (draw, image) and (image, recipe, part) -> (draw, recipe, part)."""
+    return np.asarray((weights @ data.reshape(len(data), -1)).reshape(len(weights), *data.shape[1:]))
+
+
+def _area(curves: Numbers) -> Numbers:
+    """Return the area under evenly spaced points, 0 to 1 across, by the trapezoid rule."""
+    ends = (curves[..., 0] + curves[..., -1]) / 2
+    return np.asarray((curves.sum(axis=-1) - ends) / (curves.shape[-1] - 1))
+
+
+def _thinned(data: Numbers) -> Numbers:
+    """Keep evenly spaced points of curves, both ends among them."""
+    points = data.shape[-1]
+    step = max((points - 1) // (POINTS - 1), 1)
+    return data[..., ::step] if (points - 1) % step == 0 else data
+
+
+def _medians(rising: Numbers, counts: NDArray[Any]) -> Numbers:
+    """Return the median of rising values, each taken some number of times, (value, resample) -> (resample,)."""
+    upto = np.cumsum(counts, axis=0, dtype=counts.dtype)
+    total = upto[-1]
+    lower, upper = ((upto < rank).sum(axis=0, dtype=np.int32) for rank in ((total + 1) // 2, total // 2 + 1))
+    return np.asarray((rising[lower] + rising[upper]) / 2)

@@ -1,0 +1,155 @@
+"""Rows: one per image and metric, as Parquet and back.
+
+==================  ============================================================================================
+``run``             the plan's name
+``unit``            key of the unit the row belongs to
+``model``           its id
+``weights``         digest of its weights
+``recipe``          of the method
+``metric``          recipe of the metric
+``image``           its id in the data set
+``label``           its class, missing where unknown
+``target``          the class that was explained, missing where the image failed before
+``value``           what the metric says; NaN where it is not defined or the image failed
+``flag``            empty where all is well; "constant map" and the like; "failed: …" with the reason
+``seed``            of the run
+``forward``         forward passes of the method, per image
+``backward``        backward passes of the method, per image
+``metric_forward``  forward passes of all the unit's metrics, per image
+``seconds``         of the method, per image
+``curve``           what the value was computed from, where the metric has a curve
+``dataset``         its name
+``versions``        of the libraries that took part, as JSON
+==================  ============================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sightline.bench.unit import Unit
+from sightline.extras import require
+
+__all__ = ["COLUMNS", "FAILED", "Result", "decode", "encode", "failed_rows", "row", "schema"]
+
+FAILED = "failed: "
+DIGEST = b"sightline.digest"
+COLUMNS = {
+    "run": "string",
+    "unit": "string",
+    "model": "string",
+    "weights": "string",
+    "recipe": "string",
+    "metric": "string",
+    "image": "string",
+    "label": "int64",
+    "target": "int64",
+    "value": "float64",
+    "flag": "string",
+    "seed": "int64",
+    "forward": "float64",
+    "backward": "float64",
+    "metric_forward": "float64",
+    "seconds": "float64",
+    "curve": "list",
+    "dataset": "string",
+    "versions": "string",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a unit.
+
+    Attributes:
+        key: of the unit.
+        rows: as Parquet.
+        maps: as safetensors, None where none are kept.
+    """
+
+    key: str
+    rows: bytes
+    maps: bytes | None = None
+
+
+def schema() -> Any:
+    """Return the columns as a pyarrow schema."""
+    arrow = require("pyarrow", extra="bench")
+    types = {"list": arrow.list_(arrow.float64())}
+    return arrow.schema([(name, types.get(kind) or getattr(arrow, kind)()) for name, kind in COLUMNS.items()])
+
+
+def row(unit: Unit, key: str, metric: str, image: str, versions: str, **found: Any) -> dict[str, Any]:
+    """Return one row; `found` are the columns that differ from those of a failed image."""
+    return {
+        "run": unit.run,
+        "unit": key,
+        "model": unit.model,
+        "weights": unit.weights,
+        "recipe": unit.recipe,
+        "metric": metric,
+        "image": image,
+        "label": None,
+        "target": None,
+        "value": math.nan,
+        "flag": "",
+        "seed": unit.seed,
+        "forward": 0.0,
+        "backward": 0.0,
+        "metric_forward": 0.0,
+        "seconds": 0.0,
+        "curve": None,
+        "dataset": unit.dataset,
+        "versions": versions,
+    } | found
+
+
+def failed_rows(
+    unit: Unit, reasons: Mapping[str, str], versions: str = "{}", labels: Mapping[str, int | None] | None = None
+) -> list[dict[str, Any]]:
+    """Return the rows of images that could not be scored, by id with the reason."""
+    key, known = unit.key, labels or {}
+    return [
+        row(unit, key, metric, image, versions, label=known.get(image), flag=FAILED + reason)
+        for image, reason in reasons.items()
+        for metric in unit.metrics
+    ]
+
+
+def encode(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Write rows as Parquet, with a digest of what they say."""
+    arrow, parquet = require("pyarrow", extra="bench"), require("pyarrow.parquet", extra="bench")
+    table = arrow.Table.from_pylist(list(rows), schema=schema())
+    table = table.replace_schema_metadata({DIGEST: _digest(table)})
+    buffer = io.BytesIO()
+    parquet.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def decode(data: bytes) -> Any:
+    """Read Parquet as a pyarrow table.
+
+    Raises:
+        ValueError: it does not say what was written; or one of pyarrow's errors, or OSError, where it is damaged.
+    """
+    parquet = require("pyarrow.parquet", extra="bench")
+    table = parquet.read_table(io.BytesIO(data))
+    if (table.schema.metadata or {}).get(DIGEST) != _digest(table):
+        raise ValueError("the rows are not those that were written")
+    return table.replace_schema_metadata(None)
+
+
+def _digest(table: Any) -> bytes:
+    """Return a digest of every value of a table."""
+    plain = table.drop_columns(["curve"]).to_pydict()
+    curve = table["curve"].combine_chunks()
+    digest = hashlib.blake2b(json.dumps(plain).encode(), digest_size=16)
+    digest.update(json.dumps(curve.value_lengths().to_pylist()).encode())
+    digest.update(curve.flatten().fill_null(math.nan).to_numpy(zero_copy_only=False).tobytes())
+    return digest.hexdigest().encode()

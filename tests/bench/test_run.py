@@ -1,0 +1,271 @@
+"""Runs: the same rows whoever does the work, nothing done twice, nothing left out."""
+
+import math
+import uuid
+
+import pytest
+import torch
+from torch import nn
+
+from sightline.bench import run as module
+from sightline.bench.images import open_images
+from sightline.bench.messages import error_of, pack, tell_error, unpack
+from sightline.bench.process import answer
+from sightline.bench.run import Watch, resume, run
+from sightline.bench.status import status_of
+from sightline.bench.store import Store, read_maps, read_rows
+from sightline.bench.unit import Setting
+from sightline.bench.work import Worker, digest_weights
+from sightline.errors import InputError, RecipeError, SightlineError, UnsupportedModel
+from sightline.models.families import adapt
+from sightline.recipe import parse
+
+
+class Listening(Watch):
+    """Remembers what it hears, and may do something at each unit."""
+
+    def __init__(self, at_each=lambda: None):
+        self.notes, self.todo, self.heard, self.at_each = [], None, 0, at_each
+
+    def planned(self, manifest, total, todo):
+        self.todo = todo
+
+    def advanced(self, unit, standings):
+        self.heard += 1
+        self.at_each()
+
+    def note(self, sentence):
+        self.notes.append(sentence)
+
+
+def test_every_image_has_a_row_for_every_metric(plan, tmp_path):
+    outcome = run(plan(), str(tmp_path / "s"), workers=0)
+    assert (outcome.total, outcome.computed, outcome.before, outcome.complete) == (6, 6, 0, True)
+    rows = read_rows(tmp_path / "s")
+    assert len(rows) == 6 * 2 * 3
+    assert set(rows["metric"]) == {"insertion(step=128)", "deletion(step=128)", "average_precision"}
+    assert set(rows["run"]) == {"small"}
+    assert set(rows["image"]) == {f"photo{index}" for index in range(6)}
+    assert list(rows["label"][:6]) == [0, 1, 2, 3, 4, 0]
+    assert rows["seconds"].gt(0).all()
+    assert rows["versions"].str.contains('"torch"').all()
+
+
+def test_an_image_without_a_mask_is_told_and_scored_by_the_rest(plan, tmp_path):
+    run(plan(), str(tmp_path / "s"), workers=0)
+    rows = read_rows(tmp_path / "s")
+    blind = rows[(rows["image"] == "photo5") & (rows["metric"] == "average_precision")]
+    assert set(blind["flag"]) == {"no mask"}
+    assert blind["value"].isna().all()
+    assert rows.drop(blind.index)["value"].notna().all()
+    assert rows.drop(blind.index)["flag"].eq("").all()
+
+
+def test_values_are_those_of_explain_and_evaluate(plan, tmp_path, photos):
+    from sightline.api import evaluate, explain
+    from sightline.models import zoo
+
+    run(plan(batch=1, methods=["ixg"]), str(tmp_path / "s"), workers=0)
+    rows = read_rows(tmp_path / "s").set_index(["metric", "image"])
+    model, sample = zoo.load("tests/small"), open_images(str(photos)).read("photo2")
+    found = explain(model, sample.image, "ixg")
+    scores = evaluate(model, sample.image, found, ["insertion(step=128)"], labels=[2])
+    line = rows.loc[("insertion(step=128)", "photo2")]
+    assert line["value"] == float(scores["insertion(step=128)"])
+    assert list(line["curve"]) == scores.curves["insertion(step=128)"][0].double().tolist()
+    assert line["target"] == int(model.predict(model.accept(model.preprocess(sample.image)[None])).argmax())
+
+
+def test_passes_are_those_of_the_method_per_image(plan, tmp_path):
+    from sightline.models import zoo
+
+    run(plan(), str(tmp_path / "s"), workers=0)
+    rows = read_rows(tmp_path / "s")
+    for recipe, own in rows.groupby("recipe"):
+        cost = parse(recipe).cost(zoo.load("tests/small"))
+        assert set(own["forward"]) == {cost.forward}
+        assert set(own["backward"]) == {cost.backward}
+    assert rows["metric_forward"].gt(8).all()
+
+
+def test_labels_can_be_explained(plan, tmp_path):
+    run(plan(target="label"), str(tmp_path / "s"), workers=0)
+    rows = read_rows(tmp_path / "s")
+    assert (rows["label"] == rows["target"]).all()
+
+
+def test_images_without_a_label_fail_where_labels_are_explained(plan, tmp_path, photos):
+    outcome = run(plan(target="label", dataset=str(photos / "images")), str(tmp_path / "s"), workers=0)
+    assert len(outcome.failures) == 12
+    assert "has no label" in outcome.failures[0].reason
+
+
+@pytest.mark.parametrize("resize", ["model", "squash"])
+def test_images_of_one_size_or_another_give_whole_rows(plan, tmp_path, resize):
+    run(plan(resize=resize, methods=["ixg"]), str(tmp_path / "s"), workers=0)
+    assert read_rows(tmp_path / "s")["flag"].isin(["", "no mask"]).all()
+
+
+def test_the_order_of_the_work_does_not_matter(plan, tmp_path, rows, monkeypatch):
+    run(plan(), str(tmp_path / "a"), workers=0)
+    monkeypatch.setattr(module, "_from_anywhere", lambda units: list(reversed(units)))
+    run(plan(), str(tmp_path / "b"), workers=0)
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+    monkeypatch.undo()
+    first = next(Store(str(tmp_path / "a")).manifest().units())
+    assert read_maps(tmp_path / "a", first.key).keys() == {"photo0", "photo1"}
+
+
+def test_another_batch_changes_at_most_the_last_digits(plan, tmp_path):
+    run(plan(batch=6), str(tmp_path / "a"), workers=0)
+    run(plan(batch=1), str(tmp_path / "b"), workers=0)
+    one, other = (read_rows(tmp_path / name)["value"] for name in "ab")
+    assert (one - other).abs().max() < 1e-5
+
+
+def test_what_is_there_is_not_done_again(plan, tmp_path):
+    run(plan(limit=2), str(tmp_path / "s"), workers=0)
+    listening = Listening()
+    outcome = run(plan(limit=4), str(tmp_path / "s"), workers=0, watch=listening)
+    assert (listening.todo, outcome.before, outcome.computed, outcome.total) == (2, 2, 2, 4)
+    assert not run(plan(limit=4), str(tmp_path / "s"), workers=0).computed
+    assert len(read_rows(tmp_path / "s")) == 4 * 2 * 3
+    run(plan(limit=2), str(tmp_path / "s"), workers=0)
+    assert len(read_rows(tmp_path / "s")) == 2 * 2 * 3
+
+
+def test_a_bucket_is_as_good_as_a_folder(plan, tmp_path, rows):
+    bucket = f"memory://{uuid.uuid4().hex}"
+    run(plan(), bucket, workers=0)
+    run(plan(), str(tmp_path / "s"), workers=0)
+    assert rows(bucket) == rows(tmp_path / "s")
+    assert status_of(bucket).complete
+
+
+def test_another_plan_in_the_same_store_is_told_and_keeps_its_rows(plan, tmp_path):
+    run(plan(methods=["ixg"]), str(tmp_path / "s"), workers=0)
+    listening = Listening()
+    run(plan(name="second", methods=["ixg"]), str(tmp_path / "s"), workers=0, watch=listening)
+    assert "held the run 'small'" in listening.notes[0]
+    assert set(read_rows(tmp_path / "s")["run"]) == {"second"}
+    assert set(read_rows(tmp_path / "s", run="small")["run"]) == {"small"}
+
+
+def test_what_does_not_run_on_a_model_is_left_out_and_told(plan, tmp_path):
+    listening = Listening()
+    outcome = run(plan(methods=["ixg", "rollout"], limit=2), str(tmp_path / "s"), workers=0, watch=listening)
+    assert outcome.complete
+    assert outcome.left_out[0][:2] == ("tests/small", "rollout")
+    assert "left out rollout on tests/small: rollout needs attention maps" in listening.notes[0]
+    assert set(read_rows(tmp_path / "s")["recipe"]) == {"ixg"}
+    with pytest.raises(UnsupportedModel, match="none of the plan's recipes runs on tests/small"):
+        run(plan(methods=["rollout"]), str(tmp_path / "t"), workers=0)
+
+
+def test_a_wrong_data_set_is_told_before_anything_is_written(plan, tmp_path):
+    with pytest.raises((InputError, RecipeError), match="shaps"):
+        run(plan(dataset="shaps"), str(tmp_path / "s"), workers=0)
+    assert not (tmp_path / "s").exists()
+
+
+def test_means_and_errors_are_those_of_the_rows(plan, tmp_path):
+    outcome = run(plan(), str(tmp_path / "s"), workers=0)
+    rows = read_rows(tmp_path / "s")
+    for line in outcome.standings.lines():
+        own = rows[(rows["recipe"] == line.recipe) & (rows["metric"] == line.metric)]["value"]
+        assert math.isclose(line.mean, own.mean(), rel_tol=1e-12)
+        assert math.isclose(line.error, own.sem(), rel_tol=1e-12)
+        assert line.count == own.count()
+
+
+def test_two_drivers_on_one_store_do_not_do_the_same_twice(plan, tmp_path, rows):
+    """While one driver is at work another runs the whole plan; the first then finds everything done."""
+    store, others = str(tmp_path / "s"), []
+
+    def second():
+        if not others:
+            others.append(run(plan(), store, workers=0))
+
+    outcome = run(plan(), store, workers=0, watch=Listening(second))
+    assert outcome.computed == 1
+    assert others[0].computed == 5
+    assert outcome.complete
+    assert len(outcome.standings.lines()) == 6
+    run(plan(), str(tmp_path / "alone"), workers=0)
+    assert rows(store) == rows(tmp_path / "alone")
+
+
+def test_the_digest_of_weights_is_theirs_alone():
+    def network(scale):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        with torch.no_grad():
+            module[0].bias *= scale
+        return adapt(module.eval())
+
+    assert digest_weights(network(1.0)) == digest_weights(network(1.0))
+    assert digest_weights(network(1.0)) != digest_weights(network(1.1))
+    assert digest_weights(adapt(lambda images: images)) == ""
+
+
+def test_weights_that_are_not_those_of_the_run_are_refused(plan, tmp_path):
+    run(plan(limit=1, methods=["ixg"]), str(tmp_path / "s"), workers=0)
+    manifest = Store(str(tmp_path / "s")).manifest()
+    from dataclasses import replace
+
+    from sightline.bench.rows import decode
+
+    unit = replace(next(manifest.units()), weights="0" * 32)
+    found = decode(Worker(manifest.setting).work(unit).rows)["flag"].to_pylist()
+    assert all("are not those of the run" in flag for flag in found)
+
+
+def test_threads_are_those_of_the_plan_and_given_back(plan, tmp_path):
+    before = torch.get_num_threads()
+    run(plan(limit=1, methods=["ixg"], threads=2), str(tmp_path / "s"), workers=0)
+    assert torch.get_num_threads() == before
+
+
+def test_two_processes_give_the_rows_of_one(plan, tmp_path, rows):
+    """The local engine for real: two models, two workers, then a resume with nothing to do."""
+    changes = {"models": ["tests/small", "tests/other"], "controls": True, "methods": ["ixg"]}
+    run(plan(**changes), str(tmp_path / "inline"), workers=0)
+    outcome = run(plan(**changes), str(tmp_path / "local"), workers=2)
+    assert outcome.computed == outcome.total == 2 * 3 * 5
+    assert rows(tmp_path / "local") == rows(tmp_path / "inline")
+    assert {path.name for path in (tmp_path / "local").rglob("*.safetensors")} == {
+        path.name for path in (tmp_path / "inline").rglob("*.safetensors")
+    }
+    for path in (tmp_path / "local").rglob("*.safetensors"):
+        assert path.read_bytes() == (tmp_path / "inline" / "maps" / path.name).read_bytes()
+
+
+def test_what_a_worker_cannot_do_reaches_the_driver_as_it_was(outside):
+    worker = Worker(Setting("shapes"))
+    order = {"kind": "describe", "model": "bundled/none", "recipes": ["ixg"], "metrics": ["insertion"]}
+    head, blobs = unpack(pack(*answer(worker, order, [])[:1]))
+    assert blobs == []
+    with pytest.raises(UnsupportedModel, match="no model called 'bundled/none'"):
+        raise error_of(head)
+    with pytest.raises(SightlineError, match="a worker failed: KeyError: 'x'"):
+        raise error_of(tell_error(KeyError("x")))
+
+
+def test_messages_come_apart_as_they_were_put_together():
+    assert unpack(pack({"a": [1, "ü"]}, b"", b"\x00\x01" * 99)) == ({"a": [1, "ü"]}, [b"", b"\x00\x01" * 99])
+
+
+def test_resume_goes_on_where_a_run_was_stopped(plan, tmp_path, rows):
+    class Stop(Exception):
+        pass
+
+    def stop():
+        raise Stop
+
+    with pytest.raises(Stop):
+        run(plan(), str(tmp_path / "s"), workers=0, watch=Listening(stop))
+    assert status_of(str(tmp_path / "s")).done == 1
+    outcome = resume(str(tmp_path / "s"), workers=0)
+    assert (outcome.before, outcome.computed) == (1, 5)
+    run(plan(), str(tmp_path / "t"), workers=0)
+    assert rows(tmp_path / "s") == rows(tmp_path / "t")
