@@ -25,6 +25,7 @@ FAST = {
     "ig": "ig(steps=3)",
     "guided_ig": "guided_ig(steps=3)",
     "blur_ig": "blur_ig(steps=3, sigma=4.0)",
+    "xrai": "xrai(steps=2, segments=('grid', 4), radius=1)",
     "smooth_grad": "smooth_grad(samples=3)",
     "iia": "iia(steps=2)",
     "iia2": "iia2(steps=2)",

@@ -88,13 +88,26 @@ def test_slopes_are_those_between_both_ends(curve: nn.Module, images: Tensor) ->
     assert_close(sightline.explain(model, image, "lift_cam(layer='1')", target=1).map, want)
 
 
+class Wave(nn.Module):
+    """A call that bends its input and has no rule."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin()
+
+
+def with_head(*head: nn.Module) -> nn.Module:
+    body = nn.Conv2d(3, 6, 5, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(*body, *head, nn.Linear(6, 4)).double().eval()
+
+
+def test_a_head_with_a_norm_adds_up(images: Tensor) -> None:
+    found, rise = contributions(with_head(nn.LayerNorm(6)), images[:1], "1")
+    assert_close(found.sum(), rise)
+
+
 def test_a_head_that_does_not_add_up_is_refused(images: Tensor) -> None:
-    model = nn.Sequential(
-        *(nn.Conv2d(3, 6, 5, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(6), nn.Linear(6, 4))
-    )
-    model.double().eval()
-    with pytest.raises(sightline.errors.UnsupportedModel, match="do not add up to the score"):
-        sightline.explain(model, images, "lift_cam(layer='1')", target=1)
+    with pytest.raises(sightline.errors.UnsupportedModel, match=r"do not add up to the score.*use ablation_cam"):
+        sightline.explain(with_head(Wave()), images, "lift_cam(layer='1')", target=1)
 
 
 def test_a_transformer_is_refused(tiny_vit: nn.Module, images: Tensor) -> None:

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
-from sightline.errors import UnsupportedModel
 from sightline.methods.cam import weighted
 from sightline.methods.cam_fusion import Fusion, Layers, check_layers, several_layers, several_layers_cost
+from sightline.methods.deep_lift import check_sum
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
+from sightline.models.batch import in_batches
 from sightline.models.cnn import Convolutional
-from sightline.models.rectifiers import RELU, RELU6, writes
-from sightline.models.ruled import ruled, run, split, traced
+from sightline.models.multipliers import Multiplied, Noted
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, map_grid
-
-CURVED = {
-    *(F.gelu, F.silu, F.hardswish, F.hardsigmoid, F.leaky_relu, F.elu, F.selu, F.mish, F.softplus),
-    *(torch.sigmoid, Tensor.sigmoid, torch.tanh, Tensor.tanh),
-}
-ELEMENTWISE = frozenset({*RELU, *RELU6, *CURVED})
 
 
 @METHODS.register(
@@ -45,10 +36,10 @@ class LiftCam(Sharing):
         A_{ij} = \sum_k \alpha_k F_{kij}, \qquad \alpha_k = \sum_{uv} m_{kuv} F_{kuv}, \qquad
         \sum_k \alpha_k = s(F) - s(0)
 
-    where m are DeepLIFT's multipliers through the rest of the model, the slope of the line between both values taken
-    at every activation function. After a pool of means and a linear layer with weights w,
-    :math:`\alpha_k = w_k\, \overline{F_k}`. A model in which the contributions do not add up, because tensors are
-    multiplied or normalised after the layer, is refused.
+    where m are DeepLIFT's multipliers through the rest of the model, as in `deep_lift`: the slope of the line between
+    both values at every activation function. After a pool of means and a linear layer with weights w,
+    :math:`\alpha_k = w_k\, \overline{F_k}`. A model in which the contributions do not add up, because it makes a call
+    after the layer that has no rule, is refused.
 
     Attributes:
         layer: a cut's name or an index; by default the last feature map; or a tuple of them, deepest last, each of
@@ -71,11 +62,12 @@ class LiftCam(Sharing):
             return several_layers(self, model, images, targets, self.layer, self.fusion)
         site = model.layer(self.layer)
         activation = model.trunk(images, site)
-        each = [
-            _contributions(model, site, activation[row : row + 1], [target.take([row]) for target in targets])
-            for row in range(len(images))
-        ]
-        alphas = [torch.cat(rows).sum(dim=(2, 3)) for rows in zip(*each, strict=True)]
+
+        def work(part: slice) -> list[Tensor]:
+            taken = [target.take(range(len(images))[part]) for target in targets]
+            return [found.sum(dim=(2, 3)) for found in _contributions(model, site, activation[part], taken)]
+
+        alphas = map(torch.cat, zip(*in_batches(work, len(images), model.batch), strict=True))
         maps = [weighted(alpha, activation.flatten(2)).unflatten(1, activation.shape[-2:]) for alpha in alphas]
         return [Attribution(values[None], map_grid(values, images)) for values in maps]
 
@@ -89,49 +81,18 @@ class LiftCam(Sharing):
 
 
 def _contributions(model: Convolutional, site: str, activation: Tensor, targets: Sequence[Target]) -> list[Tensor]:
-    """Return what each value of one activation, (1, channel, height, width), contributes to each target."""
-    with torch.inference_mode(False), torch.enable_grad(), Rescale():
-        both = torch.cat([activation, torch.zeros_like(activation)]).requires_grad_()
-        logits = model.tail(both, site)
-        scores = [target(logits[:1]) for target in targets]
-    risen = [score - target(logits[1:]) for score, target in zip(scores, targets, strict=True)]
-    found = [gradients[site][:1] * activation for gradients in model.gradients_each(scores, {site: both})]
-    for contribution, rise in zip(found, risen, strict=True):
-        if abs(contribution.sum() - rise.detach()) > 1e-4 * (contribution.abs().sum() + rise.detach().abs()):
-            raise UnsupportedModel(
-                f"DeepLIFT's contributions do not add up to the score: after {site!r}, {model.name} multiplies, "
-                "normalises or pools in a way that has no rule, or the target is no logit; use ablation_cam"
-            )
+    """Return what each value of an activation, (batch, channel, height, width), contributes to each target."""
+    noted = Noted()
+    with torch.inference_mode(False), torch.enable_grad():
+        empty = torch.zeros_like(activation).requires_grad_()
+        with noted:
+            logits = model.tail(empty, site)
+            low = [target(logits).detach() for target in targets]
+        full = activation.detach().clone().requires_grad_()
+        with Multiplied(noted.notes):
+            logits = model.tail(full, site)
+            scores = [target(logits) for target in targets]
+    found = [gradients[site] * activation for gradients in model.gradients_each(scores, {site: full})]
+    for shares, score, start in zip(found, scores, low, strict=True):
+        check_sum(model, shares, score.detach(), start, instead="ablation_cam")
     return found
-
-
-class Rescale(TorchFunctionMode):
-    """Give every activation function, on the way back, the slope between its two inputs: first row and second.
-
-    Where both inputs are the same the slope is the derivative there.
-    """
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func not in ELEMENTWISE:
-            return func(*args, **kwargs)
-        x, _, _ = split(args, kwargs)
-        if not traced(x):
-            return func(*args, **kwargs)
-        value = run(func, args, kwargs)
-        slope = _slope(x.detach(), value, lambda leaf: func(leaf, *args[1:], **kwargs))
-        return ruled(
-            lambda: value, lambda came, kept: (came * kept,), x, keep=(slope,), replace=writes(func, args, kwargs)
-        )
-
-
-def _slope(x: Tensor, value: Tensor, again: Callable[[Tensor], Tensor]) -> Tensor:
-    apart = x[:1] - x[1:]
-    with torch.enable_grad():
-        leaf = x.clone().requires_grad_()
-        (local,) = torch.autograd.grad(again(leaf.clone()).sum(), leaf)
-    near = apart.abs() < 1e-10
-    slope = torch.where(near, local[:1], (value[:1] - value[1:]) / torch.where(near, 1.0, apart))
-    return torch.cat([slope, torch.zeros_like(slope)])

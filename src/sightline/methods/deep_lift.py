@@ -87,7 +87,7 @@ def contributions(
         for multipliers in model.gradients_each(scores, seen)
     ]
     for shares, score, start in zip(found, scores, low, strict=True):
-        _check(model, next(iter(shares.values())), score.detach(), start)
+        check_sum(model, next(iter(shares.values())), score.detach(), start, instead="ig")
     return found
 
 
@@ -105,13 +105,13 @@ def _run(
     return scores, seen if sites else {"image": pixels}
 
 
-def _check(model: Adapter, shares: Tensor, score: Tensor, start: Tensor) -> None:
-    """Refuse contributions that do not add up to the rise of each image's score, rounding aside."""
+def check_sum(model: Adapter, shares: Tensor, score: Tensor, start: Tensor, *, instead: str) -> None:
+    """Refuse contributions that do not add up to the rise of each image's score, rounding aside; `instead` may do."""
     eps = torch.finfo(shares.dtype).eps
     missing = (shares.flatten(1).sum(dim=1) - (score - start)).abs()
     allowed = max(1e-4, 20 * eps) * shares.flatten(1).abs().sum(dim=1) + 100 * eps * (score.abs() + start.abs())
     if (missing > allowed).any():
         raise UnsupportedModel(
             f"DeepLIFT's contributions do not add up to the score: {model.name}, or the target, makes a call that "
-            "bends its input and has no rule; use ig"
+            f"bends its input and has no rule; use {instead}"
         )

@@ -58,15 +58,15 @@ class IntegratedGradients(Sharing):
     ) -> list[Attribution]:
         blank = make_fill(self.blank)(model, images)
         if self.at == "pixels":
-            found = self._integrals(model, images, blank, targets)
+            found = self.integrals(model, images, blank, targets)
             return [Attribution(values.sum(dim=1)[None], pixel_grid(images)) for values in found]
         if not isinstance(model, VisionTransformer) or "tokens" not in model.offers:
             raise UnsupportedModel(f"the blocks of {model.name} cannot be run from given tokens; write at='pixels'")
-        found = self._integrals(model, model.start(images), model.start(blank), targets)
+        found = self.integrals(model, model.start(images), model.start(blank), targets)
         grid = model.grid_of(images)
         return [Attribution(grid.to_map(values.sum(dim=-1))[None], grid) for values in found]
 
-    def _integrals(self, model: Adapter, end: Tensor, start: Tensor, targets: Sequence[Target]) -> list[Tensor]:
+    def integrals(self, model: Adapter, end: Tensor, start: Tensor, targets: Sequence[Target]) -> list[Tensor]:
         """Sum weighted gradients over the path, in batches of images and steps; channels are kept."""
         nodes, weights = (x.to(end) for x in quadrature(self.rule, self.steps))
         difference = end - start
