@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.bench.test_run import Listening
 
-from sightline.bench import local
+from sightline.bench import orders
 from sightline.bench import run as module
 from sightline.bench.run import resume, run
 from sightline.bench.status import status_of
@@ -181,7 +181,7 @@ def test_a_store_that_cannot_be_written_is_told_before_a_model_is_loaded(plan, t
 
 def test_a_worker_that_dies_is_replaced_and_a_unit_that_kills_is_given_up(plan, tmp_path, rows, monkeypatch):
     """kill -9 inside a unit: once, after which it is done; and every time, after which it is recorded."""
-    monkeypatch.setattr(local, "TRIES", 2)  # one start of a worker less to wait for
+    monkeypatch.setattr(orders, "TRIES", 2)  # one start of a worker less to wait for
     once, always = tmp_path / "once", tmp_path / "always"
     for folder in (once, always):
         folder.mkdir()

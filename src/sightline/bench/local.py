@@ -10,46 +10,21 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
-from sightline.bench.engine import TRIES, Done, Wanted, given_up
-from sightline.bench.messages import error_of, pack, unpack
-from sightline.bench.rows import Result
-from sightline.bench.unit import Described, Setting, Unit
+from sightline.bench.engine import TRIES
+from sightline.bench.messages import unpack
+from sightline.bench.orders import Desk, Order, Ordering
+from sightline.bench.unit import Setting
 from sightline.errors import SightlineError
 
 __all__ = ["LocalEngine"]
 
 GRACE = 5.0  # seconds for a worker to end by itself
-
-Reply = Callable[[dict[str, Any], list[bytes]], None]
-
-
-@dataclass(eq=False)
-class _Order:
-    """Something for a worker to do.
-
-    Attributes:
-        model: which it needs.
-        message: what it is told.
-        reply: called with its answer.
-        lost: called when workers have died over it too often.
-        wanted: asked before it is given out.
-        tries: how often a worker has died over it.
-    """
-
-    model: str
-    message: bytes
-    reply: Reply
-    lost: Callable[[], None]
-    wanted: Callable[[], bool] = lambda: True
-    tries: int = 0
 
 
 @dataclass(eq=False)
@@ -60,10 +35,10 @@ class _Hand:
     connection: Connection
     ready: bool = False
     model: str = ""
-    order: _Order | None = field(default=None)
+    order: Order | None = field(default=None)
 
 
-class LocalEngine(AbstractContextManager["LocalEngine"]):
+class LocalEngine(Ordering, AbstractContextManager["LocalEngine"]):
     """Processes on this machine.
 
     Args:
@@ -93,51 +68,8 @@ class LocalEngine(AbstractContextManager["LocalEngine"]):
                 hand.process.wait()
         self.hands.clear()
 
-    # ---- what a run asks ---------------------------------------------------------------------------------------
-
-    def describe(self, models: Sequence[str], recipes: Sequence[str], metrics: Sequence[str]) -> list[Described]:
-        """See `Engine`."""
-        found: dict[str, Described] = {}
-
-        def order(model: str) -> _Order:
-            def reply(head: dict[str, Any], _: list[bytes]) -> None:
-                if head.pop("kind") == "error":
-                    raise error_of(head)
-                found[model] = Described.of(head)
-
-            def lost() -> None:
-                raise SightlineError(f"loading {model} killed its worker three times; see whether it fits the memory")
-
-            asked = {"kind": "describe", "model": model, "recipes": list(recipes), "metrics": list(metrics)}
-            return _Order(model, pack(asked), reply, lost)
-
-        self._serve([order(model) for model in models])
-        return [found[model] for model in models]
-
-    def run(self, units: Sequence[Unit], done: Done, wanted: Wanted) -> None:
-        """See `Engine`."""
-
-        def order(unit: Unit) -> _Order:
-            def reply(head: dict[str, Any], blobs: list[bytes]) -> None:
-                if head["kind"] == "error":
-                    raise error_of(head)
-                done(unit, Result(head["key"], *blobs))
-
-            return _Order(
-                unit.model,
-                pack({"kind": "work", "unit": unit.json()}),
-                reply,
-                lost=lambda: done(unit, given_up(unit)),
-                wanted=lambda: wanted(unit),
-            )
-
-        self._serve(map(order, units))
-
-    # ---- giving out orders -------------------------------------------------------------------------------------
-
-    def _serve(self, orders: Iterable[_Order]) -> None:
+    def serve(self, desk: Desk) -> None:
         """Give out orders until all are answered."""
-        desk = _Desk(orders)
         while len(self.hands) < min(self.workers, desk.left):
             self._hire()
         while True:
@@ -149,7 +81,7 @@ class LocalEngine(AbstractContextManager["LocalEngine"]):
             for connection in wait(list(busy)):
                 self._hear(busy[connection], desk)  # type: ignore[index]
 
-    def _give(self, hand: _Hand, desk: _Desk) -> None:
+    def _give(self, hand: _Hand, desk: Desk) -> None:
         others = Counter(other.model for other in self.hands if other is not hand and other.order is not None)
         hand.order = desk.next(hand.model, others)
         if hand.order is not None:
@@ -157,7 +89,7 @@ class LocalEngine(AbstractContextManager["LocalEngine"]):
             with suppress(OSError):  # a dead worker's end; it is noticed when it is listened to
                 hand.connection.send_bytes(hand.order.message)
 
-    def _hear(self, hand: _Hand, desk: _Desk) -> None:
+    def _hear(self, hand: _Hand, desk: Desk) -> None:
         try:
             head, blobs = unpack(hand.connection.recv_bytes())
         except (EOFError, OSError):
@@ -171,7 +103,7 @@ class LocalEngine(AbstractContextManager["LocalEngine"]):
         assert order is not None
         order.reply(head, blobs)
 
-    def _replace(self, hand: _Hand, desk: _Desk) -> None:
+    def _replace(self, hand: _Hand, desk: Desk) -> None:
         """Take on another worker for one that died, and give its order out again."""
         self.hands.remove(hand)
         hand.connection.close()
@@ -183,13 +115,7 @@ class LocalEngine(AbstractContextManager["LocalEngine"]):
                     f"the workers end as soon as they start, with exit code {hand.process.returncode}; "
                     "what they said is above"
                 )
-        order = hand.order
-        if order is not None:
-            order.tries += 1
-            if order.tries < TRIES:
-                desk.put_back(order)
-            else:
-                order.lost()
+        desk.died(hand.order)
         if desk.left:
             self._hire()
 
@@ -207,33 +133,6 @@ class LocalEngine(AbstractContextManager["LocalEngine"]):
                 start_new_session=True,  # Ctrl-C is for the driver
             )
         self.hands.append(_Hand(process, ours))
-
-
-class _Desk:
-    """The orders that are left, by model, so that a worker stays with the model it has loaded."""
-
-    def __init__(self, orders: Iterable[_Order]) -> None:
-        self.waiting: dict[str, deque[_Order]] = {}
-        for order in orders:
-            self.waiting.setdefault(order.model, deque()).append(order)
-
-    @property
-    def left(self) -> int:
-        return sum(map(len, self.waiting.values()))
-
-    def next(self, model: str, others: Counter[str]) -> _Order | None:
-        """Return an order for a worker with this model: of the same model, or of the one that lacks workers most."""
-        while self.left:
-            queues = {name: queue for name, queue in self.waiting.items() if queue}
-            name = model if model in queues else max(queues, key=lambda one: len(queues[one]) / (1 + others[one]))
-            order = queues[name].popleft()
-            if order.wanted():
-                return order
-        return None
-
-    def put_back(self, order: _Order) -> None:
-        """Take an order back that was not carried out."""
-        self.waiting.setdefault(order.model, deque()).appendleft(order)
 
 
 def _environment(threads: int) -> dict[str, str]:
