@@ -101,12 +101,13 @@ def _map(found: Decomposition, variant: str, owners: set[int] | None) -> Tensor:
 
 
 def _shown(value: Tensor, size: tuple[int, int], variant: str) -> Tensor:
-    """Scale, resize and add up a term's channels: (batch, channel, h, w) -> (batch, H, W)."""
-    if variant == "pgc":
-        scaled = _to_unit(value.abs(), (2, 3), 1e-7)
-        return F.interpolate(scaled, size=size, mode="bilinear", align_corners=False).sum(dim=1)
-    scaled = _to_unit(value.abs(), (1, 2, 3), 1e-6)
-    return F.interpolate(scaled, size=size, mode="bilinear", align_corners=True).sum(dim=1)
+    """Scale, add up and resize a term's channels: (batch, channel, h, w) -> (batch, H, W).
+
+    The sum comes before the resize, which is linear: one map is resized instead of hundreds.
+    """
+    own = variant == "pgc"
+    scaled = _to_unit(value.abs(), (2, 3) if own else (1, 2, 3), 1e-7 if own else 1e-6).sum(dim=1, keepdim=True)
+    return F.interpolate(scaled, size=size, mode="bilinear", align_corners=not own)[:, 0]
 
 
 def _to_unit(values: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
