@@ -16,6 +16,7 @@ import pytest
 from tests.bench.processes import Process, alive, below, end, everyone, named, until
 from tests.bench.test_run import Listening
 
+from sightline.bench import ray_engine
 from sightline.bench import run as module
 from sightline.bench.engine import TRIES, open_engine
 from sightline.bench.orders import Desk, Order
@@ -24,7 +25,6 @@ from sightline.bench.run import resume, run
 from sightline.bench.unit import Setting
 from sightline.errors import InputError, MissingExtra, SightlineError, UnsupportedModel
 
-ray_engine = pytest.importorskip("sightline.bench.ray_engine")
 pytest.importorskip("ray")
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
