@@ -8,7 +8,7 @@
 # `UV_TORCH_BACKEND=cpu make setup` asks uv for the small CPU build of torch.
 
 PYTHON  ?= python3
-EXTRAS  ?= timm,hf,clip,bench,data,ray,report,photo,dev
+EXTRAS  ?= timm,hf,clip,bench,data,ray,report,photo,dev,copyleft
 WORKERS ?= 2
 
 BIN   := .venv/bin

@@ -15,6 +15,14 @@ from tests import tiny
 ROOT = Path(__file__).parent.parent
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail in CI when a test was skipped for want of a package: `make setup` installs them all."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", []) if reporter is not None else []
+    if os.environ.get("CI") and any("could not import" in str(report.longrepr) for report in skipped):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
