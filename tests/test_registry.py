@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from dataclasses import dataclass
-from types import ModuleType
+from dataclasses import dataclass, fields
+from types import ModuleType, UnionType
+from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
 from sightline import METHODS, METRICS, OPERATORS, registry
-from sightline.errors import RegistryError
-from sightline.registry import Registry, spec_of
+from sightline.errors import RecipeError, RegistryError
+from sightline.recipe import parse
+from sightline.registry import Registry, Spec, spec_of
+from sightline.types import Method
 
 
 def test_finds_what_the_rooms_hold() -> None:
@@ -92,3 +95,18 @@ def test_outside_packages_join_by_entry_point(monkeypatch: pytest.MonkeyPatch) -
     registry.load_plugins()
     registry.load_plugins()
     assert loaded == ["enter"]
+
+
+EVERY = [names[name] for names in (METHODS, OPERATORS, METRICS) for name in names]
+
+
+@pytest.mark.parametrize("spec", EVERY, ids=lambda spec: spec.name)
+def test_a_word_that_an_option_does_not_know_is_refused_however_it_is_built(spec: Spec) -> None:
+    inside = {field.name: parse("ixg") for field in fields(spec.build) if field.name == "method"}
+    hints = get_type_hints(spec.build, localns={"Method": Method})
+    for field in fields(spec.build):
+        hint = hints[field.name]
+        one_of = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if Literal in map(get_origin, one_of) and str not in one_of:
+            with pytest.raises(RecipeError, match=f"{field.name}='no such word'; choose from "):
+                spec.build(**inside, **{field.name: "no such word"})

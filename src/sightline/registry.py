@@ -12,9 +12,11 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, wraps
 from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from sightline.errors import RecipeError, RegistryError
 
@@ -110,6 +112,7 @@ class Registry(Mapping[str, Spec]):
 
         def enter(cls: T) -> T:
             self._check(name, cls)
+            _refuse_unknown_words(name, cls)
             spec = Spec(name, self.kind, family, cite, cost, frozenset(needs), direction, agnostic, parity, build=cls)
             self._specs[name] = _SPECS[cls] = spec
             return cls
@@ -155,6 +158,47 @@ class Registry(Mapping[str, Spec]):
     def __len__(self) -> int:
         self._walk()
         return len(self._specs)
+
+
+def _refuse_unknown_words(name: str, cls: Any) -> None:
+    """Make a class refuse a word that one of its options does not know, however it is built.
+
+    An option is one of a few words where its annotation says ``Literal``; what else it may be is not looked at.
+    """
+    build = cls.__init__
+    options = [field.name for field in fields(cls)]
+
+    @wraps(build)
+    def checked(self: Any, *args: Any, **given: Any) -> None:
+        known = _words(cls)
+        for option, value in [*zip(options, args, strict=False), *given.items()]:
+            if isinstance(value, str) and value not in known.get(option, (value,)):
+                raise RecipeError(f"{name} got {option}={value!r}; choose from {', '.join(known[option])}")
+        build(self, *args, **given)
+
+    cls.__init__ = checked
+
+
+@cache
+def _words(cls: type) -> dict[str, tuple[str, ...]]:
+    """Return the words that each option knows, for options that take no other text."""
+    from sightline.types import Method  # imports nothing of ours but this module
+
+    hints = get_type_hints(cls, localns={"Method": Method})
+    found = {}
+    for field in fields(cls):
+        kinds = _kinds(hints[field.name])
+        words = tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
+        if words and str not in kinds:
+            found[field.name] = tuple(word for word in words if isinstance(word, str))
+    return found
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """Take a union apart."""
+    if get_origin(hint) not in (Union, UnionType):
+        return (hint,)
+    return tuple(kind for part in get_args(hint) for kind in _kinds(part))
 
 
 def unknown(name: str, kind: str, known: Mapping[str, Any] | list[str]) -> str:
