@@ -13,8 +13,8 @@ from scipy.stats import pearsonr, rankdata, spearmanr
 from skimage.metrics import structural_similarity
 from torch.testing import assert_close
 
-from sightline.errors import RecipeError, ShapeError
-from sightline.metrics.similarity import SIMILARITIES, check_similarity, cosine, pearson, ranks, spearman, ssim
+from sightline.errors import ShapeError
+from sightline.metrics.similarity import SIMILARITIES, cosine, pearson, ranks, spearman, ssim
 
 SHAPE = (3, 14, 17)
 
@@ -155,8 +155,3 @@ def test_shapes_that_differ_are_refused():
     for function in SIMILARITIES.values():
         with pytest.raises(ShapeError, match="both must be"):
             function(torch.zeros(2, 4, 4), torch.zeros(2, 4, 5))
-
-
-def test_an_unknown_similarity_is_refused():
-    with pytest.raises(RecipeError, match="choose from spearman"):
-        check_similarity("hog")

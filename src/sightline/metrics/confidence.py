@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sightline.errors import RecipeError
 from sightline.metrics.case import Case, Measurement, flags_where, join_flags
 from sightline.metrics.magnitude import power_of_two
 from sightline.models.adapter import Adapter
@@ -30,12 +29,6 @@ class _Seen:
     score: Score = "probability"
     label: bool = False
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        make_fill(self.fill)
-        for name, allowed in (("scale", Scale), ("score", Score)):
-            if getattr(self, name) not in get_args(allowed):
-                raise RecipeError(f"got {name}={getattr(self, name)!r}; choose from {', '.join(get_args(allowed))}")
 
     def scores(self, case: Case) -> tuple[Tensor, Tensor]:
         """Return the score of each image, and of what its map leaves of it."""

@@ -64,9 +64,6 @@ class Irof:
         asked = self.segments if isinstance(self.segments, tuple) else (self.segments,)
         if min(asked) < 1:
             raise RecipeError(f"got segments={self.segments}; give a number of 1 or more, or rows and columns")
-        for name, allowed in (("fill", FILLS), ("score", get_args(Score))):
-            if getattr(self, name) not in allowed:
-                raise RecipeError(f"got {name}={getattr(self, name)!r}; choose from {', '.join(allowed)}")
 
     def __call__(self, case: Case, /) -> Measurement:
         read = scored(case.target, self.score)

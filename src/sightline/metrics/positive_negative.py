@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -38,11 +38,6 @@ class _Masked(ABC):
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        make_fill(self.fill)
-        if self.area not in get_args(Area):
-            raise RecipeError(f"got area={self.area!r}; choose from {', '.join(get_args(Area))}")
-        if self.tie not in get_args(Tie):
-            raise RecipeError(f"got tie={self.tie!r}; choose from {', '.join(get_args(Tie))}")
         rising = all(0 < low < high < 1 for low, high in zip(self.fractions, self.fractions[1:], strict=False))
         if not rising or len(self.fractions) < 2:
             raise RecipeError(f"got fractions={self.fractions}; give two or more between 0 and 1, rising")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sightline.errors import InputError, RecipeError
+from sightline.errors import InputError
 from sightline.metrics.again import maps_again
 from sightline.metrics.case import Case, Measurement
-from sightline.metrics.similarity import SIMILARITIES, Similarity, check_similarity
+from sightline.metrics.similarity import SIMILARITIES, Similarity
 from sightline.models.adapter import Adapter
 from sightline.registry import METRICS
 from sightline.seeds import generators
@@ -53,11 +53,6 @@ class RandomLogit:
     absolute: bool = False
     seed: int = 0
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-
-    def __post_init__(self) -> None:
-        check_similarity(self.similarity)
-        if self.against not in get_args(Against):
-            raise RecipeError(f"got against={self.against!r}; choose from {', '.join(get_args(Against))}")
 
     def __call__(self, case: Case, /) -> Measurement:
         own = explained(case)

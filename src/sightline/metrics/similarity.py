@@ -7,13 +7,13 @@ NaN where the question has no answer, because a map is constant or zero.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sightline.errors import RecipeError, ShapeError
+from sightline.errors import ShapeError
 
 Similarity = Literal["spearman", "pearson", "cosine", "ssim"]
 SIGMA, RADIUS = 1.5, 5  # of the Gaussian window of structural similarity: 11 × 11 pixels
@@ -82,12 +82,6 @@ SIMILARITIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cosine": cosine,
     "ssim": ssim,
 }
-
-
-def check_similarity(name: str) -> None:
-    """Refuse a similarity that does not exist."""
-    if name not in get_args(Similarity):
-        raise RecipeError(f"got similarity={name!r}; choose from {', '.join(get_args(Similarity))}")
 
 
 def ranks(values: Tensor) -> Tensor:

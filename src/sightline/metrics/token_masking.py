@@ -7,7 +7,7 @@ Nothing is painted over: the tokens of removed patches leave the sequence after 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -43,9 +43,6 @@ class _Masking:
     def __post_init__(self) -> None:
         if self.steps < 2:
             raise RecipeError(f"got steps={self.steps}; a curve needs two points at least, so give 2 or more")
-        if self.tie not in get_args(Tie):
-            raise RecipeError(f"got tie={self.tie!r}; equal values are ordered by 'index' or 'random'")
-        make_fill(self.fill)
 
     def __call__(self, case: Case, /) -> Measurement:
         clean = self.read(case, case.clean[:, None])
@@ -81,11 +78,6 @@ class _Masking:
 class _Aopc(_Masking):
     score: Fall = "probability"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
-
-    def __post_init__(self) -> None:
-        _Masking.__post_init__(self)
-        if self.score not in get_args(Fall):
-            raise RecipeError(f"got score={self.score!r}; choose from {', '.join(get_args(Fall))}")
 
     def followed(self, truth: tuple[int, ...]) -> Target:
         return Probability(truth) if self.score == "probability" else LogProbability(truth)
