@@ -131,6 +131,14 @@ def test_a_function_is_explained_by_what_needs_no_gradient(images: Tensor) -> No
         sightline.explain(brightness, images, "ixg", target=0)
 
 
+def test_a_model_made_in_inference_mode_is_told_from_one_without_gradients(images: Tensor) -> None:
+    with torch.inference_mode():
+        model = tiny.vit().double()
+    assert sightline.explain(model, images, "rollout", target=0).map.shape == (2, 4, 4)
+    with pytest.raises(errors.UnsupportedModel, match=r"made in torch\.inference_mode.*outside it"):
+        sightline.explain(model, images, "smooth(ixg)", target=0)
+
+
 def test_something_that_is_no_method_or_model_is_refused(tiny_vit: nn.Module, images: Tensor) -> None:
     with pytest.raises(errors.RecipeError, match="got int as a method"):
         sightline.explain(tiny_vit, images, 3, target=0)

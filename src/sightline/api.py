@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sightline.data.images import read_image
 from sightline.errors import InputError, NumericalError, RecipeError, SightlineWarning, UnsupportedModel
@@ -22,6 +22,7 @@ from sightline.models.adapter import HALF, Adapter
 from sightline.models.families import adapt
 from sightline.models.passes import counting
 from sightline.models.targets import resolve_target
+from sightline.perturb.superpixels import Own
 from sightline.recipe import parse, parts, text
 from sightline.registry import METHODS, is_registered, spec_of
 from sightline.types import Attribution, Method
@@ -49,7 +50,7 @@ def explain(
     batch = as_batch(adapter, images)
     with counting() as meter, ready(adapter):
         aim = resolve_target(target, adapter, batch)
-        size = batch_size or adapter.batch
+        size = len(batch) if _holds_something_per_image(chosen) else batch_size or adapter.batch
         found = [
             chosen(adapter, batch[first : first + size], aim.take(range(first, min(first + size, len(batch)))))
             for first in range(0, len(batch), size)
@@ -59,6 +60,13 @@ def explain(
     values, flags = _finished(values, recipe, adapter)
     details = found[0].details if len(found) == 1 else [part.details for part in found]
     return replace(found[0], values=values, recipe=recipe, passes=meter.passes, flags=flags, details=details)
+
+
+def _holds_something_per_image(method: Method) -> bool:
+    """Tell whether a method was given superpixels for each image, which cutting the batch up would mix up."""
+    given = [getattr(part, "segments", None) for part in parts(method)]
+    several = [one for each in given for one in (each if isinstance(each, tuple) else (each,))]
+    return any(isinstance(one, Own) and one.per_image for one in several)
 
 
 def evaluate(
@@ -135,6 +143,8 @@ _IN_WORDS = {
 
 def check_needs(method: Method, model: Adapter) -> None:
     """Refuse a method that needs what the model lacks, and name those that work."""
+    if any("gradient" in spec_of(part).needs for part in parts(method) if is_registered(part)):
+        _check_that_gradients_flow(model)
     for part in parts(method):
         missing = sorted(spec_of(part).needs - model.offers) if is_registered(part) else []
         if missing:
@@ -142,6 +152,14 @@ def check_needs(method: Method, model: Adapter) -> None:
                 f"{spec_of(part).name} needs {_IN_WORDS.get(missing[0], missing[0])}; {model.name} has none. "
                 f"Methods that work: {', '.join(working(model))}"
             )
+
+
+def _check_that_gradients_flow(model: Adapter) -> None:
+    if isinstance(model.model, nn.Module) and any(weight.is_inference() for weight in model.model.parameters()):
+        raise UnsupportedModel(
+            f"the weights of {model.name} were made in torch.inference_mode(), where no gradient can be taken; "
+            "build or load the model outside it"
+        )
 
 
 def working(model: Adapter) -> list[str]:

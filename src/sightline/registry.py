@@ -163,7 +163,8 @@ class Registry(Mapping[str, Spec]):
 def _refuse_unknown_words(name: str, cls: Any) -> None:
     """Make a class refuse a word that one of its options does not know, however it is built.
 
-    An option is one of a few words where its annotation says ``Literal``; what else it may be is not looked at.
+    An option is one of a few words where its annotation says ``Literal``. What else it may be is not looked at, and
+    neither are words where any text will do.
     """
     build = cls.__init__
     options = [field.name for field in fields(cls)]

@@ -87,7 +87,7 @@ def test_a_target_of_its_own_is_followed(tiny_vit: nn.Module, images: Tensor) ->
     assert_close(own, sightline.explain(tiny_vit, images, "at_man(score='logit')", target=2).map)
 
 
-@pytest.mark.parametrize("options", ["factor=-0.1", "kappa=1.5", "score='loss'", "variant='rows'"])
+@pytest.mark.parametrize("options", ["factor=-0.1", "factor=1e999", "kappa=1.5", "score='loss'", "variant='rows'"])
 def test_options_that_make_no_sense_are_refused(options: str) -> None:
     with pytest.raises(sightline.errors.RecipeError, match="got "):
         sightline.recipe.parse(f"at_man({options})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,3 +115,16 @@ def test_pooled_models_read_the_patches_evenly(images: Tensor) -> None:
 def test_a_start_block_that_is_not_there_is_refused(tiny_vit: nn.Module, images: Tensor) -> None:
     with pytest.raises(sightline.errors.RecipeError, match="got start=7; VisionTransformer has blocks 0 to 2"):
         sightline.explain(tiny_vit, images, "gae(start=7)", target=0)
+
+
+@pytest.mark.filterwarnings("ignore:.* gave a constant map")
+@pytest.mark.parametrize("fusion", ["mean", "max", "min"])
+def test_vit_explain_says_nothing_where_the_class_token_sees_itself_alone(
+    fusion: str, tiny_vit: nn.Module, images: Tensor
+) -> None:
+    adapter: Any = sightline.adapt(tiny_vit)
+    alone = dict.fromkeys(adapter.every("probabilities"), lambda p: torch.eye(17, dtype=p.dtype).expand_as(p))
+    with adapter.edit(alone):
+        got = sightline.explain(adapter, images, f"rollout(variant='vit_explain', fusion='{fusion}')", target=0)
+    assert not got.values.any()
+    assert got.flags == ("constant map", "constant map")

@@ -17,8 +17,8 @@ AUTHORS = [
     ("att_cam", "att_cam_chefer", 1e-5, "attcam_chefer_A"),
     ("att_cam(variant='mda')", "grad_cam_mda", 1e-6, "gc_mda_A"),
 ]
-EVERY = ["att_cam", "att_cam(variant='mda')", "grad_sam", "grad_sam(variant='mean')", "cat", "att_ixg", "att_cat"]
-EVERY += ["att_ixg(variant='skipplus')", "att_cat(variant='skipplus')"]
+EVERY = ["att_cam", "att_cam(variant='mda')", "grad_sam", "grad_sam(rows='mean')", "cat", "att_ixg", "att_cat"]
+EVERY += ["att_ixg(shift=1)", "att_cat(shift=1)"]
 
 
 @pytest.mark.parametrize(("recipe", "key", "eps", "_file"), AUTHORS)
@@ -70,7 +70,7 @@ def test_grad_sam_averages_blocks_and_heads(tiny_vit: nn.Module, images: Tensor)
     every = sightline.explain(tiny_vit, images, "grad_sam", target=2).values.flatten(2)
     assert_close(every[0], weighted.mean(dim=0)[:, 0, 1:])
     assert_close(every[1], weighted[1:].mean(dim=0)[:, 0, 1:])
-    rows = sightline.explain(tiny_vit, images, "grad_sam(variant='mean')", target=2).map.flatten(1)
+    rows = sightline.explain(tiny_vit, images, "grad_sam(rows='mean')", target=2).map.flatten(1)
     assert_close(rows, weighted.mean(dim=(0, 2))[:, 1:])
 
 
@@ -79,9 +79,9 @@ def test_cat_is_ixg_over_all_layers(tiny_vit: nn.Module, images: Tensor) -> None
     assert_close(got.map, want.map)
 
 
-@pytest.mark.parametrize("variant", ["attcat", "skipplus"])
-def test_att_cat_is_att_ixg_over_all_layers(variant: str, tiny_vit: nn.Module, images: Tensor) -> None:
-    pair = (f"att_cat(variant='{variant}')", f"plus(att_ixg(variant='{variant}'))")
+@pytest.mark.parametrize("shift", [0, 1])
+def test_att_cat_is_att_ixg_over_all_layers(shift: int, tiny_vit: nn.Module, images: Tensor) -> None:
+    pair = (f"att_cat(shift={shift})", f"plus(att_ixg(shift={shift}))")
     got, want = (sightline.explain(tiny_vit, images, recipe, target=2) for recipe in pair)
     assert_close(got.map, want.map)
 
@@ -90,7 +90,7 @@ def test_att_ixg_pairs_attention_with_the_blocks_input_or_output(tiny_vit: nn.Mo
     scores = [(x * g).sum(dim=-1) for x, g in at(tiny_vit, images, "input", 2)]
     received = [p.mean(dim=(1, 2)) for p, _ in at(tiny_vit, images, "probabilities", 2)]
     own = sightline.explain(tiny_vit, images, "att_ixg", target=2).values.flatten(2)
-    next_one = sightline.explain(tiny_vit, images, "att_ixg(variant='skipplus')", target=2).values.flatten(2)
+    next_one = sightline.explain(tiny_vit, images, "att_ixg(shift=1)", target=2).values.flatten(2)
     for layer in range(3):
         assert_close(own[layer], (received[layer] * scores[layer])[:, 1:])
     for layer in range(2):
@@ -101,3 +101,16 @@ def test_att_ixg_pairs_attention_with_the_blocks_input_or_output(tiny_vit: nn.Mo
 @pytest.mark.parametrize("recipe", EVERY)
 def test_several_targets_share_the_forward_pass(recipe: str, tiny_vit: nn.Module, images: Tensor) -> None:
     shares_one_run(recipe, tiny_vit, images)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ("att_ixg(shift=2)", "got shift=2; 0 pairs a block's attention with its input, 1 with its output"),
+        ("att_cat(shift=-1)", "got shift=-1; 0 pairs"),
+        ("grad_sam(rows='max')", "got rows='max'"),
+    ],
+)
+def test_pairings_and_rows_that_do_not_exist_are_refused(recipe: str, words: str) -> None:
+    with pytest.raises(sightline.errors.RecipeError, match=words):
+        sightline.parse(recipe)

@@ -108,7 +108,7 @@ def test_several_targets_share_the_passes_forward(tiny_cnn: nn.Module, images: T
     assert meter.passes == sightline.types.Passes(8, 16)
 
 
-@pytest.mark.parametrize("options", ["steps=1", "sigma=0.0", "variant='cubic'"])
+@pytest.mark.parametrize("options", ["steps=1", "sigma=0.0", "sigma=1e999", "variant='cubic'"])
 def test_wrong_options_are_refused(options: str) -> None:
     with pytest.raises(sightline.errors.RecipeError):
         sightline.parse(f"blur_ig({options})")

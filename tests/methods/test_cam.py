@@ -74,3 +74,16 @@ def test_a_layer_can_be_named_or_counted(tiny_vit: nn.Module, images: Tensor) ->
         sightline.explain(tiny_vit, images, "grad_cam(layer=3)", target=0)
     with pytest.raises(sightline.errors.SiteError, match=r"did you mean 'block\.1\.norm1'"):
         sightline.explain(tiny_vit, images, "grad_cam(layer='blok.1.norm1')", target=0)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    ["grad_cam", "grad_cam_pp", "xgrad_cam", "xgrad_cam_plus", "layer_cam", "hires_cam", "grad_cam_elementwise"],
+)
+def test_a_target_that_nothing_moves_has_a_map_of_zeros(recipe: str, tiny_cnn: nn.Module, images: Tensor) -> None:
+    with torch.no_grad():
+        tiny_cnn.head.bias[1] = 1e4  # type: ignore[index,union-attr]
+    with pytest.warns(sightline.errors.SightlineWarning, match="constant map for 2 of 2 images"):
+        got = sightline.explain(tiny_cnn, images, recipe, target=sightline.Probability(1))
+    assert not got.values.any()
+    assert got.flags == ("constant map",) * 2

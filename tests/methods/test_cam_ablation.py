@@ -156,3 +156,61 @@ def test_sites_without_channels_and_unknown_variants_are_refused(
         sightline.explain(tiny_vit, images, f"{recipe}(layer='block.1.scores')", target=0)
     with pytest.raises(sightline.errors.RecipeError, match="'x'"):
         sightline.recipe.parse(f"{recipe}(variant='x')")
+
+
+# ---- any network, any layer, any precision --------------------------------------------------------------------------
+
+
+def of_one_size() -> nn.Sequential:
+    """A network that takes images of 32×32 pixels and no others."""
+    torch.manual_seed(5)
+    features = (nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 7, 3, 2, 1), nn.ReLU())
+    model = nn.Sequential(*features, nn.Flatten(), nn.Linear(448, 9), nn.ReLU(), nn.Linear(9, 5))
+    tiny.awake(model).double().eval()
+    return model
+
+
+def test_a_network_that_takes_one_size_only_is_served(images: Tensor) -> None:
+    model = of_one_size()
+    features = model[:4](images).detach()
+    clean = model(images)[:, 1].detach()
+    lost = [clean - model[4:](features.index_fill(1, torch.tensor([k]), 0.0))[:, 1].detach() for k in range(7)]
+    want = torch.einsum("kb,bkij->bij", torch.stack(lost) / clean, features)
+    assert_close(sightline.explain(model, images, "ablation_cam", target=1).map, want)
+    masks = torch.stack([ScoreCam().masks(one, (32, 32)) for one in features])
+    scores = torch.stack([model(image * mask)[:, 1].detach() for image, mask in zip(images, masks, strict=True)])
+    want = torch.einsum("bk,bkij->bij", scores.softmax(dim=1), features)
+    assert_close(sightline.explain(model, images, "score_cam", target=1).map, want)
+
+
+@pytest.mark.parametrize("recipe", ["ablation_cam", "score_cam"])
+def test_the_cost_is_known_before_an_image_is_seen(recipe: str, images: Tensor) -> None:
+    model, method = of_one_size(), sightline.parse(recipe)
+    told = method.cost(sightline.adapt(model)).forward
+    assert sightline.explain(model, images[:1], recipe, target=1).passes.forward == pytest.approx(told)
+
+
+@pytest.mark.parametrize(("recipe", "peer"), [("ablation_cam", "AblationCAM"), ("score_cam", "ScoreCAM")])
+def test_a_layer_that_can_be_passed_by_matches_grad_cam(recipe: str, peer: str) -> None:
+    model, image = reference_cnn.network("tiny_resnet")
+    site = "layer4.0.conv1"  # inside a residual block: no cut
+    assert site not in sightline.adapt(model).cuts  # type: ignore[attr-defined]
+    text = f"{recipe}(layer={site!r}" + (", variant='pgc')" if recipe == "ablation_cam" else ")")
+    got = sightline.explain(model, image, text, target=2)
+    want = peer_map(peer, model, model.get_submodule(site), image, 2)
+    assert_close(as_the_peer_shows(got).float(), want.float(), atol=1e-5, rtol=0)
+    assert got.passes.forward == pytest.approx(sightline.parse(text).cost(sightline.adapt(model)).forward) == 17
+
+
+@pytest.mark.parametrize("recipe", ["ablation_cam", "score_cam"])
+def test_a_layer_without_a_map_is_refused(recipe: str) -> None:
+    model, image = reference_cnn.network("tiny_resnet")
+    with pytest.raises(sightline.errors.SiteError, match=r"'fc' of Residual has the shape \(1, 6\).*no feature map"):
+        sightline.explain(model, image, f"{recipe}(layer='fc')", target=2)
+
+
+def test_ablation_takes_half_precision(tiny_cnn: nn.Module, images: Tensor) -> None:
+    exact = sightline.explain(tiny_cnn, images, "ablation_cam", target=1).map
+    rough = sightline.explain(tiny_cnn.bfloat16(), images.bfloat16(), "ablation_cam", target=1).map
+    assert rough.dtype == torch.float32
+    reference_cnn.assert_same(rough.double(), exact, 0.2)

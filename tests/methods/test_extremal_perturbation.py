@@ -193,6 +193,8 @@ def test_ranks_the_evidence_first(name: str) -> None:
         {"levels": 1},
         {"sigma": 5},
         {"blur": 0.0},
+        {"blur": float("inf")},
+        {"smooth": float("inf")},
         {"smooth": -1.0},
         {"variant": "x"},
     ],

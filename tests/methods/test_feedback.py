@@ -174,3 +174,22 @@ def test_only_the_last_block_is_differentiated(tiny_vit: nn.Module, images: Tens
 def test_refuses_what_it_cannot_do(recipe: str, words: str, tiny_vit: nn.Module, images: Tensor) -> None:
     with pytest.raises(sightline.errors.RecipeError, match=words):
         sightline.explain(tiny_vit, images, recipe, target=0)
+
+
+def test_the_variant_of_the_mda_paper_goes_by_both_names(tiny_vit: nn.Module, images: Tensor) -> None:
+    for options in ("steps=3", "steps=3, start=1"):
+        got = sightline.explain(tiny_vit, images, f"tam({options}, variant='mda')", target=2)
+        want = sightline.explain(tiny_vit, images, f"t_attn({options})", target=2)
+        assert_close(got.values, want.values, rtol=0, atol=0)
+        assert got.passes == want.passes
+
+
+def test_a_token_without_a_stream_has_no_share_of_it(tiny_vit: nn.Module, images: Tensor) -> None:
+    model: Any = tiny_vit
+    with torch.no_grad():
+        model.patch_embed.proj.bias.zero_()
+        model.pos_embed[:, 1].zero_()
+    images[:, :, :8, :8] = 0
+    values = sightline.explain(model, images, "bi_attn(steps=2, start=1, variant='token')", target=2).values
+    assert torch.isfinite(values).all()
+    assert values.flatten(2).std(dim=-1).min() > 0

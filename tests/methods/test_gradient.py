@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from captum.attr import InputXGradient, LayerGradientXActivation, Saliency
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import sightline
+from sightline.methods.gradient import Gradient, SmoothGrad
 from sightline.perturb.noise import noisy_batches
 
 
@@ -116,3 +119,16 @@ def test_noise_does_not_depend_on_the_batch(images: Tensor) -> None:
 def test_tokens_on_a_cnn_are_refused(tiny_cnn: nn.Module, images: Tensor) -> None:
     with pytest.raises(sightline.errors.UnsupportedModel, match="no tokens; write at='pixels'"):
         sightline.explain(tiny_cnn, images, "ixg(at='tokens')", target=0)
+
+
+@pytest.mark.parametrize("option", ["samples=0", "samples=-3", "noise=-0.1", "noise=1e999"])
+def test_wrong_amounts_of_noise_are_refused(option: str) -> None:
+    with pytest.raises(sightline.errors.RecipeError, match=rf"got {option.partition('=')[0]}=.*; give"):
+        sightline.parse(f"smooth_grad({option})")
+
+
+def test_a_method_built_by_hand_is_checked_like_a_recipe(tiny_cnn: nn.Module, images: Tensor) -> None:
+    wrong: list[Any] = [(Gradient, {"variant": "x"}), (SmoothGrad, {"variant": "x"}), (Gradient, {"at": "x"})]
+    for build, options in wrong:
+        with pytest.raises(sightline.errors.RecipeError, match="='x'; "):
+            sightline.explain(tiny_cnn, images, build(**options), target=0)

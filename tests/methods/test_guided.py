@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from captum.attr import GuidedBackprop, GuidedGradCam
 from tests import tiny
 from tests.methods import reference_cnn
 from torch import Tensor, nn
@@ -149,6 +150,17 @@ def test_a_network_without_rectifiers_is_refused(images: Tensor) -> None:
 def test_a_transformer_is_refused(tiny_vit: nn.Module, images: Tensor) -> None:
     with pytest.raises(sightline.errors.UnsupportedModel, match="guided_backprop needs"):
         sightline.explain(tiny_vit, images, "guided_backprop", target=1)
+
+
+@pytest.mark.filterwarnings("ignore:Setting")  # captum says what it hooks
+@pytest.mark.parametrize("recipe", ["guided_backprop(variant='captum')", "guided_grad_cam(variant='captum')"])
+def test_where_there_are_no_rectifiers_captums_is_the_plain_gradient(recipe: str, images: Tensor) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+    model.double().eval()
+    pixels = images.clone().requires_grad_()
+    peer = GuidedBackprop(model) if "backprop" in recipe else GuidedGradCam(model, model[1])
+    want = peer.attribute(pixels, target=1, **({} if "backprop" in recipe else {"interpolate_mode": "bilinear"}))
+    assert_close(sightline.explain(model, images, recipe, target=1).map, want.sum(dim=1).detach())
 
 
 @pytest.mark.parametrize("recipe", ["guided_backprop(variant='x')", "guided_grad_cam(mode='x')"])

@@ -102,6 +102,15 @@ def test_finds_the_quarter_that_a_class_looks_at(recipe: str) -> None:
     assert got.passes.forward == 128
 
 
+@pytest.mark.filterwarnings("ignore:.*constant map")
+@pytest.mark.parametrize("variant", ["sobol", "latin"])
+def test_a_constant_score_gives_zeros_and_not_its_rounding(variant: str, images: Tensor) -> None:
+    recipe = f"hsic(samples=21, variant='{variant}')"
+    got = sightline.explain(lambda x: x.new_full((len(x), 3), 0.1), images, recipe, target=1)
+    assert (got.map == 0).all()
+    assert got.flags == ("constant map", "constant map")
+
+
 def test_repeats_itself_from_its_seed(tiny_cnn: nn.Module, images: Tensor) -> None:
     one, same, other = (
         sightline.explain(tiny_cnn, images, f"hsic(samples=20, cells=4, variant='latin', seed={seed})", 1).map

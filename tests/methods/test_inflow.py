@@ -89,3 +89,28 @@ def test_what_attention_and_mlp_add_is_taken_after_their_scales(images: Tensor) 
 @pytest.mark.parametrize("recipe", ["inflow", "inflow(start=1)", "inflow(gate=False)"])
 def test_several_targets_share_the_forward_pass(recipe: str, tiny_vit: nn.Module, images: Tensor) -> None:
     shares_one_run(recipe, tiny_vit, images)
+
+
+@pytest.mark.parametrize("recipe", ["inflow", "inflow(gate=False)"])
+def test_an_mlp_that_adds_nothing_changes_nothing(recipe: str, tiny_vit: nn.Module, images: Tensor) -> None:
+    model: Any = tiny_vit
+    with torch.no_grad():
+        for block in model.blocks:
+            for parameter in block.mlp.fc2.parameters():
+                parameter.zero_()
+    without = recipe.replace(")", ", mlp=False)") if "(" in recipe else f"{recipe}(mlp=False)"
+    got, want = (sightline.explain(model, images, text, target=2).values for text in (recipe, without))
+    assert torch.isfinite(got).all()
+    assert_close(got, want)
+
+
+@pytest.mark.filterwarnings("ignore:.* gave a constant map")
+@pytest.mark.parametrize("recipe", ["inflow", "inflow(gate=False)", "inflow(mlp=False)"])
+def test_empty_tokens_have_a_finite_flow(recipe: str, tiny_vit: nn.Module, images: Tensor) -> None:
+    model: Any = tiny_vit
+    with torch.no_grad():  # nothing enters the blocks, and they add nothing
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1 or name in ("pos_embed", "cls_token"):
+                parameter.zero_()
+    values = sightline.explain(model, torch.zeros_like(images), recipe, target=2).values
+    assert torch.isfinite(values).all()

@@ -19,7 +19,7 @@ from sightline import Logit
 from sightline.data.shapes import Shapes
 from sightline.errors import RecipeError
 from sightline.methods.coalitions import absent_images, coalition_scores
-from sightline.methods.kernel_shap import KernelShap, draw_coalitions, fit_shapley
+from sightline.methods.kernel_shap import KernelShap, coalitions_of, draw_coalitions, fit_shapley, mean_gains
 from sightline.perturb.superpixels import pieces_of
 
 
@@ -124,6 +124,42 @@ def test_equals_shap_and_captum_in_the_same_process(tiny_cnn: nn.Module, images:
     assert_close(got, fitted[0, 0, ::16, ::16].flatten().double(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_orders_equal_captums_shapley_value_sampling(tiny_cnn: nn.Module, images: Tensor) -> None:
+    captum = pytest.importorskip("captum.attr")
+    model, image = sightline.adapt(tiny_cnn), images[:1]
+    method = KernelShap(samples=40, segments=("grid", 3), variant="orders")
+    got = sightline.explain(model, image, method, target=1)
+    assert got.passes.forward == 2 + 5 * 8 == method.cost(model).forward
+    places = method._draw(9, sightline.seeds.generators(0, image)[0])[1]
+    labels = pieces_of(model, image, ("grid", 3))[0].labels
+    theirs = captum.ShapleyValueSampling(tiny_cnn)
+    theirs.permutation_generator = lambda features, orders: iter(places.argsort(dim=1).tolist())
+    wanted = theirs.attribute(image, target=1, feature_mask=labels[None, None], n_samples=5)[0, 0]
+    for segment in range(9):
+        assert_close(got.map.flatten()[segment], wanted[labels == segment][0].double(), rtol=1e-5, atol=1e-6)
+
+
+def test_orders_come_near_the_exact_values_and_add_up() -> None:
+    slope = torch.randn(7).double()
+
+    def play(z: Tensor) -> Tensor:
+        return torch.sigmoid(2 * z.double() @ slope)
+
+    everyone = all_coalitions(7)
+    exact, ends = shapley(everyone, play(everyone)), play(everyone[[0, -1]])
+    errors = []
+    for orders in (2, 2000):
+        places = torch.rand(orders, 7, generator=generator()).argsort(dim=1)
+        got = mean_gains(places, play(coalitions_of(places))[None], ends[:1], ends[1:])[0]
+        assert_close(got.sum(), ends[1] - ends[0])
+        errors.append(float((got - exact).norm()))
+    assert errors[1] < 0.1 * errors[0]
+    one = mean_gains(torch.zeros(3, 1).long(), torch.zeros(1, 0), ends[:1], ends[1:])
+    assert_close(one[0], ends[1:] - ends[:1])
+    assert coalitions_of(torch.tensor([[2, 0, 1]])).tolist() == [[False, True, False], [False, True, True]]
+
+
 @pytest.mark.parametrize("name", ["bundled/shapes-cnn", "bundled/shapes-vit"])
 def test_shapes_have_their_exact_shapley_values(name: str) -> None:
     model, batch = sightline.load(name), Shapes(seed=5).draw(2)
@@ -207,7 +243,16 @@ def test_targets_share_the_passes(tiny_cnn: nn.Module, images: Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", ["samples=0", "samples=7", "segments='voronoi'", "variant='mine'", "blank='grey'", "score='loss'"]
+    "options",
+    [
+        "samples=0",
+        "samples=7",
+        "samples=1, variant='orders'",
+        "segments='voronoi'",
+        "variant='mine'",
+        "blank='grey'",
+        "score='loss'",
+    ],
 )
 def test_options_that_make_no_sense_are_refused(options: str) -> None:
     with pytest.raises(RecipeError, match="got "):

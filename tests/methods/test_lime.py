@@ -16,7 +16,7 @@ import sightline
 from sightline import Probability
 from sightline.errors import RecipeError, ShapeError
 from sightline.methods.coalitions import absent_images, coalition_scores
-from sightline.methods.lime import Lime, fit_ridge, nearness, random_coalitions
+from sightline.methods.lime import Lime, fit_ridge, nearness, package_coalitions, random_coalitions
 from sightline.perturb.segments import Segments
 from sightline.perturb.superpixels import pieces_of
 
@@ -42,6 +42,15 @@ def test_matches_the_package_given_its_segments_and_samples() -> None:
     coefficients, intercept = fitted(numbers, scores)
     assert_close(coefficients[0], torch.from_numpy(numbers["coef"]), rtol=0, atol=1e-9)
     assert float(intercept) == pytest.approx(float(numbers["intercept"]), abs=1e-9)
+
+
+def test_the_packages_seed_gives_its_map() -> None:
+    network, image = reference_cnn.network("tiny_cnn")
+    numbers = reference_cnn.numbers("lime_tiny_cnn")
+    method = Lime(samples=120, seed=7, variant="package", segments=numbers["segments"])
+    got = sightline.explain(network, image, method, target=2)
+    assert_close(got.map[0], torch.from_numpy(numbers["map"]), rtol=0, atol=1e-9)
+    assert torch.equal(package_coalitions(120, 20, 7), torch.from_numpy(numbers["data"]).bool())
 
 
 @pytest.mark.shared
@@ -93,6 +102,16 @@ def test_a_linear_model_is_found_and_the_ridge_shrinks_it() -> None:
     assert fit_ridge(coalitions, weights, scores, 50.0)[0].norm() < found.norm()
 
 
+@pytest.mark.filterwarnings("ignore:.*constant map")
+@pytest.mark.parametrize("score", [0.0, 0.1, -3.7])
+def test_a_constant_score_gives_zeros_and_not_its_rounding(score: float, images: Tensor) -> None:
+    got = sightline.explain(
+        lambda x: x.new_full((len(x), 3), score), images, Lime(samples=40, segments="grid"), target=1
+    )
+    assert (got.map == 0).all()
+    assert got.flags == ("constant map", "constant map")
+
+
 def test_the_nearest_sample_is_the_image_itself() -> None:
     coalitions = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]]).bool()
     assert_close(nearness(coalitions, 0.25), torch.tensor([0.0, -2.0, -8.0]).double().exp())
@@ -124,7 +143,8 @@ def test_superpixels_follow_the_image(cut: Any, tiny_cnn: nn.Module) -> None:
     model = sightline.adapt(tiny_cnn)
     labels = pieces_of(model, images, cut)[0].labels
     assert not set(labels[:, :14].flatten().tolist()) & set(labels[:, 18:].flatten().tolist())
-    got = sightline.explain(tiny_cnn, images, Lime(samples=20, segments=cut), target=0)
+    # their own mean colour would leave these flat segments as they are
+    got = sightline.explain(tiny_cnn, images, Lime(samples=20, segments=cut, blank="white"), target=0)
     assert got.map.shape == (1, 32, 32)
     assert got.passes.forward == 20
     assert len(got.map.unique()) == labels.max() + 1
@@ -132,7 +152,8 @@ def test_superpixels_follow_the_image(cut: Any, tiny_cnn: nn.Module) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    ["samples=1", "width=0.0", "alpha=-1.0", "blank='grey'", "segments='voronoi'", "segments=('grid', 0)",
+    ["samples=1", "width=0.0", "alpha=-1.0", "alpha=1e400", "variant='mine'", "variant='package', seed=-1",
+     "blank='grey'", "segments='voronoi'", "segments=('grid', 0)",
      "segments=('grid', 2, 2, 2)", "segments=('slic', 2.5)", "score='loss'"],
 )  # fmt: skip
 def test_options_that_make_no_sense_are_refused(options: str) -> None:

@@ -26,6 +26,9 @@ def test_matches_captum() -> None:
     reference_cnn.assert_same(3 * got, reference_cnn.want("captum_occlusion_16_8_tiny_cnn"), 1e-7)  # channel by channel
     half = Occlusion(window=15, stride=10).covering(model, image, torch.full_like(image, 0.5), [Logit(2)])[0].map[0]
     reference_cnn.assert_same(half, reference_cnn.want("captum_occlusion_15_10_tiny_cnn", "map")[0], 1e-7)
+    recipe = "occlusion(window=15, stride=10, blank=0.5)"
+    assert torch.equal(sightline.explain(network, image, recipe, target=2).map[0], half)
+    assert sightline.recipe.text(sightline.parse(recipe)) == recipe
 
 
 def test_matches_pair() -> None:
@@ -118,7 +121,8 @@ def test_what_covers_is_the_blank(blank: str, tiny_cnn: nn.Module, images: Tenso
 
 @pytest.mark.parametrize(
     "options",
-    ["window=0", "stride=0", "window=1.5", "stride=0.0", "fusion='max'", "blank='segment'", "segments='voronoi'",
+    ["window=0", "stride=0", "window=1.5", "stride=0.0", "fusion='max'", "blank='segment'", "blank=1e400", "blank=True",
+     "segments='voronoi'",
      "score='loss'"],
 )  # fmt: skip
 def test_options_that_make_no_sense_are_refused(options: str) -> None:

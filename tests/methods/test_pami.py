@@ -124,7 +124,15 @@ def test_lies_on_the_evidence(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"segments": ()}, {"segments": "slic"}, {"segments": ("x",)}, {"samples": 0}, {"samples": 14}]
+    "options",
+    [
+        {"segments": ()},
+        {"segments": "slic"},
+        {"segments": ("x",)},
+        {"segments": ("slic", 50)},
+        {"samples": 0},
+        {"samples": 14},
+    ],
 )
 def test_refuses_what_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(RecipeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -108,3 +109,16 @@ def test_matches_captum_on_a_photograph(shared: Path) -> None:
         want = IntegratedGradients(adapter.model).attribute(image.clone(), target=155, n_steps=4, method=peer)
         got = sightline.explain(adapter, image, f"ig(steps=4, rule='{rule}')", target=155).map
         reference_cnn.assert_same(got, want.sum(dim=1).detach(), 1e-5)
+
+
+@pytest.mark.parametrize("option", ["rule", "blank", "at"])
+def test_a_method_built_by_hand_is_checked_like_a_recipe(option: str) -> None:
+    wrong: dict[str, Any] = {option: "x"}
+    with pytest.raises(sightline.errors.RecipeError, match="='x'; "):
+        sightline.methods.path.IntegratedGradients(**wrong)
+
+
+def test_an_unknown_rule_is_no_trapezoid() -> None:
+    rule: Any = "simpson"
+    with pytest.raises(sightline.errors.RecipeError, match="choose from right, gauss_legendre, trapezoid"):
+        quadrature(rule, 5)

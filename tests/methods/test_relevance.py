@@ -287,6 +287,26 @@ def test_a_batch_norm_after_something_else_passes_relevance_on(images: Tensor) -
     assert_close(sightline.explain(model, images, "lrp", target=1).map, at_pixels)
 
 
+def test_a_batch_norm_after_something_else_has_the_epsilon_rule_in_that_composite(images: Tensor) -> None:
+    norm = nn.BatchNorm2d(6)
+    model = tiny.awake(Between(norm)).double().eval()
+    before = sightline.explain(model, images, "lrp(composite='epsilon', layer='relu')", target=1).map
+    logit = model(images)[:, 1].detach()
+    x = F.relu(model.conv(images)).detach()
+    scale = (norm.weight / (norm.running_var + norm.eps).sqrt()).detach()[:, None, None]  # type: ignore[operator]
+    z = norm(x).detach()
+    # the head and the mean, then the norm: in proportion to what each adds, biases included
+    relevance = (
+        z
+        * model.head.weight[1].detach()[:, None, None]
+        / z.shape[-1] ** 2
+        * (logit / stable(logit))[:, None, None, None]
+    )
+    assert_close(before, (x * scale * relevance / stable(z)).sum(dim=1), rtol=1e-4, atol=1e-4)
+    whole = sightline.explain(model, images, "lrp(composite='epsilon')", target=1).details
+    assert whole.gap.abs().max() < 1e-9
+
+
 def test_relevance_starts_from_the_logits_and_is_linear_in_them(tiny_cnn: nn.Module, images: Tensor) -> None:
     one, other, contrast = (
         sightline.explain(tiny_cnn, images, "lrp", target=target).map for target in (1, 3, sightline.Contrast(1, 3))
@@ -475,3 +495,19 @@ def test_runs_on_a_photograph_and_finds_the_dog(shared: Path) -> None:
         got = sightline.explain(model, image, f"lrp(composite='{composite}')", target=155).map[0].clamp(min=0)
         head = got[:130, 30:170].sum() / got.sum()
         assert head > 0.6, f"{composite} puts {head:.2f} of its positive relevance on the head"
+
+
+def test_the_box_rule_needs_pixels_at_the_first_layer(images: Tensor) -> None:
+    class Grey(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(1, 4, 3), nn.Linear(4, 5)
+
+        def forward(self, images: Tensor) -> Tensor:
+            found: Tensor = self.head(F.relu(self.conv(images.mean(dim=1, keepdim=True))).mean(dim=(2, 3)))
+            return found
+
+    model = Grey().double().eval()
+    with pytest.raises(sightline.errors.UnsupportedModel, match="1 channels are not the image's 3; take composite="):
+        sightline.explain(model, images, "lrp(composite='epsilon_gamma_box')", target=1)
+    assert sightline.explain(model, images, "lrp(composite='epsilon_plus_flat')", target=1).map.abs().max() > 0

@@ -264,3 +264,12 @@ def test_what_is_for_transformers_is_refused_elsewhere(tiny_cnn: nn.Module, imag
 def test_a_layer_that_is_no_blocks_input_is_refused(layer: Any, tiny_vit: nn.Module, images: Tensor) -> None:
     with pytest.raises(sightline.errors.SiteError, match=r"write 0 to 2, or block\.0\.input to block\.2\.input"):
         sightline.explain(tiny_vit, images, f"lrp(layer={layer!r})", target=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["timm/vit", "torchvision/vit", "transformers/vit"])
+def test_rounding_is_not_mistaken_for_another_embedding(name: str, dtype: torch.dtype) -> None:
+    family = families_vit.FAMILIES[name]
+    values = sightline.explain(family.build().to(dtype), families_vit.images(family).to(dtype), "lrp", target=2).values
+    assert values.dtype == torch.float32
+    assert torch.isfinite(values).all()

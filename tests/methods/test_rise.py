@@ -32,6 +32,17 @@ def test_masks_and_map_match_the_authors_given_their_random_numbers() -> None:
     reference_cnn.assert_same(sums[0, 0] / (40 * 0.5), torch.from_numpy(numbers["pixels"]), 1e-7)
 
 
+def test_the_authors_seed_gives_their_map() -> None:
+    model, image = reference_cnn.network("tiny_cnn")
+    numbers = reference_cnn.numbers("rise_tiny_cnn")
+    method = Rise(samples=40, seed=123, variant="authors")
+    grids, shifts = method._draw((64, 64), torch.Generator())
+    assert torch.equal(grids, torch.from_numpy(numbers["grid"]).bool())
+    assert torch.equal(shifts, torch.from_numpy(numbers["shifts"]).long())
+    got = sightline.explain(model, image, "rise(samples=40, seed=123, variant='authors')", target=2).map[0]
+    reference_cnn.assert_same(got, torch.from_numpy(numbers["pixels"]), 1e-7)
+
+
 @pytest.mark.shared
 @pytest.mark.slow
 def test_map_matches_the_authors_on_a_photograph(shared: Path) -> None:
@@ -59,6 +70,17 @@ def test_masks_have_the_same_expectation_everywhere_and_stay_between_0_and_1() -
     assert masks.min() >= 0
     assert masks.max() <= 1 + 1e-12
     assert (masks.mean(dim=0) - 0.3).abs().max() < 0.02
+
+
+def test_there_are_no_more_cells_than_pixels(tiny_cnn: nn.Module, images: Tensor) -> None:
+    many, all_of_them = (
+        sightline.explain(tiny_cnn, images[..., :20], f"rise(samples=5, cells={cells})", target=1).map
+        for cells in (10**6, 32)
+    )
+    assert torch.equal(many, all_of_them)
+    grids, shifts = Rise(samples=5, cells=100)._draw((20, 32), torch.Generator())
+    assert grids.shape == (5, 20, 32)
+    assert not shifts.any()
 
 
 def test_a_constant_score_gives_the_mean_mask() -> None:
@@ -104,7 +126,19 @@ def test_the_evidence_comes_first_on_shapes(model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", ["samples=0", "cells=0", "ratio=0.0", "ratio=1.5", "blank='segment'", "blank='grey'", "score='loss'"]
+    "options",
+    [
+        "samples=0",
+        "cells=0",
+        "ratio=0.0",
+        "ratio=1.5",
+        "blank='segment'",
+        "blank='grey'",
+        "score='loss'",
+        "blank=1e400",
+        "variant='mine'",
+        "variant='authors', seed=-1",
+    ],
 )
 def test_options_that_make_no_sense_are_refused(options: str) -> None:
     with pytest.raises(RecipeError, match="got "):

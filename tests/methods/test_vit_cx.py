@@ -130,7 +130,7 @@ def test_noise_depends_on_seed_and_image_alone(tiny_vit: nn.Module, images: Tens
     assert not torch.allclose(sightline.explain(tiny_vit, images, "vit_cx(seed=1)", target=0).map, together)
 
 
-@pytest.mark.parametrize("options", ["tau=3.0", "noise=-1.0", "score='loss'"])
+@pytest.mark.parametrize("options", ["tau=3.0", "noise=-1.0", "noise=1e999", "score='loss'"])
 def test_options_that_make_no_sense_are_refused(options: str) -> None:
     with pytest.raises(sightline.errors.RecipeError, match="got "):
         sightline.recipe.parse(f"vit_cx({options})")

@@ -174,8 +174,25 @@ def test_a_map_with_channels_last_is_turned_at_any_module() -> None:
     assert adapter.to_map(site, seen[site], x).shape == (2, 64, 2, 2)
 
 
+@every_family
+def test_the_channels_of_a_cut_and_of_any_module_are_known(family: Family) -> None:
+    adapter, x = adapted(family), images()
+    inner = next(name for name, site in adapter.sites.items() if isinstance(site.module, nn.Conv2d))
+    for site in (adapter.cam_layer, inner):
+        with torch.no_grad():
+            if site in adapter.sites:
+                with adapter.capture(site) as seen:
+                    adapter(x)
+                assert adapter.channels(site) == adapter.to_map(site, seen[site], x).shape[1]
+                assert torch.equal(adapter.from_map(site, adapter.to_map(site, seen[site], x)), seen[site])
+            else:
+                assert adapter.channels(site) == adapter.trunk(x, site).shape[1]
+
+
 def test_a_site_that_is_no_map_is_refused_with_one_that_is() -> None:
     adapter, x = adapted(FAMILIES["torchvision resnet"]), images()
+    with pytest.raises(SiteError, match=r"'fc' of ResNet has the shape \(1, 7\), which is no feature map; .*'layer4'"):
+        adapter.channels("fc")
     with pytest.raises(SiteError, match=r"'fc' of ResNet has the shape \(2, 7\), which is no feature map; .*'layer4'"):
         adapter.to_map("fc", adapter(x), x)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 from sightline.errors import RecipeError
 from sightline.methods.attention import transformer
 from sightline.methods.patching import usual_grid
-from sightline.methods.scored import Score, check_score, scored
+from sightline.methods.scored import Score, scored
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.batch import in_batches
@@ -61,11 +62,8 @@ class AttentionManipulation(Sharing):
     score: Score = "log_probability"
 
     def __post_init__(self) -> None:
-        check_score(self.score)
-        if self.variant not in get_args(Rows):
-            raise RecipeError(f"got variant={self.variant!r}; choose from {', '.join(get_args(Rows))}")
-        if self.factor < 0:
-            raise RecipeError(f"got factor={self.factor}; 0 or more is needed, below 1 to suppress")
+        if not 0 <= self.factor < math.inf:
+            raise RecipeError(f"got factor={self.factor}; a number from 0 on is needed, below 1 to suppress")
         if self.kappa is not None and not 0 <= self.kappa <= 1:
             raise RecipeError(
                 f"got kappa={self.kappa}; a cosine between 0 and 1 is needed, or None to suppress patches alone"

@@ -68,6 +68,12 @@ def rolled(model: VisionTransformer, images: Tensor, matrices: Sequence[Tensor])
     return Attribution(grid.to_map(torch.stack(rows[::-1])), grid)
 
 
+def of_largest(found: Attribution) -> Attribution:
+    """Divide each map by its maximum; one without anything positive stays as it is."""
+    largest = found.values.flatten(2).amax(dim=-1)[..., None, None]
+    return Attribution(found.values / largest.where(largest > 0, 1.0), found.grid)
+
+
 def identity(like: Tensor) -> Tensor:
     """Return the identity matrix of a (batch, to, from) tensor's size."""
     return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
@@ -144,8 +150,7 @@ class Rollout:
         attention = probabilities(model, images, self.start)
         if self.variant == "paper":
             return rolled(model, images, [_half_identity(p.mean(dim=1)) for p in attention])
-        found = rolled(model, images, [_vit_explain(fuse_heads(p, self.fusion)) for p in attention])
-        return Attribution(found.values / found.values.flatten(2).amax(dim=-1)[..., None, None], found.grid)
+        return of_largest(rolled(model, images, [_vit_explain(fuse_heads(p, self.fusion)) for p in attention]))
 
     def cost(self, model: Adapter) -> Passes:
         return Passes(1, 0)

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sightline.errors import RecipeError
 from sightline.methods.attention import probabilities_and_gradients, read_rows, transformer
 from sightline.methods.feedback import last_attention
 from sightline.methods.gradient import values_and_gradients
@@ -21,8 +22,6 @@ from sightline.models.adapter import Adapter
 from sightline.models.vit import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
-
-Pairing = Literal["attcat", "skipplus"]
 
 
 def _sums_from_the_end(layers: Sequence[Tensor]) -> Tensor:
@@ -90,10 +89,10 @@ class GradSam(Sharing):
     .. math:: A = \frac{1}{L H} \sum_{\ell, h} r^\top \bigl(P_{\ell,h} \odot G_{\ell,h}^+\bigr)
 
     Attributes:
-        variant: "row" reads the classifier's row; "mean" averages over all rows, as code by others does.
+        rows: "class" reads the classifier's row; "mean" averages over all rows, as code by others does.
     """
 
-    variant: Literal["row", "mean"] = "row"
+    rows: Literal["class", "mean"] = "class"
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
@@ -104,7 +103,7 @@ class GradSam(Sharing):
         answers = []
         for pairs in probabilities_and_gradients(model, images, targets):
             weighted = [(p * g.clamp(min=0)).mean(dim=1) for p, g in pairs]
-            rows = [w.mean(dim=1) if self.variant == "mean" else read_rows(model, w) for w in weighted]
+            rows = [w.mean(dim=1) if self.rows == "mean" else read_rows(model, w) for w in weighted]
             answers.append(Attribution(grid.to_map(_sums_from_the_end(rows) / counts), grid))
         return answers
 
@@ -141,8 +140,13 @@ class ClassActivationTokens(Sharing):
         return Passes(1, count)
 
 
+def _check_shift(shift: int) -> None:
+    if shift not in (0, 1):
+        raise RecipeError(f"got shift={shift}; 0 pairs a block's attention with its input, 1 with its output")
+
+
 def _attended_tokens(
-    model: VisionTransformer, images: Tensor, targets: Sequence[Target], variant: Pairing
+    model: VisionTransformer, images: Tensor, targets: Sequence[Target], shift: int
 ) -> list[list[Tensor]]:
     """Return for each target, block by block, input times gradient weighted by the attention each token receives."""
     with model.capture(*model.every("probabilities")) as held:
@@ -151,8 +155,7 @@ def _attended_tokens(
     answers = []
     for pairs in found:
         scores = [(x * g).sum(dim=-1) for x, g in pairs]
-        if variant == "skipplus":
-            scores = [*scores[1:], torch.zeros_like(scores[0])]
+        scores = [*scores[shift:], *[torch.zeros_like(scores[0])] * shift]
         answers.append([a * s for a, s in zip(received, scores, strict=True)])
     return answers
 
@@ -173,18 +176,21 @@ class AttendedInputTimesGradient(Sharing):
         \sum_d x_{\ell,j,d}\, \frac{\partial s}{\partial x_{\ell,j,d}}
 
     Attributes:
-        variant: "attcat" pairs a block's attention with its input, as the authors of AttCAT do; "skipplus" with its
-            output, and leaves the last block out, as the code behind the SkipPLUS and LibraGrad tables does.
+        shift: 0 pairs a block's attention with its input, as the authors of AttCAT do; 1 with its output, the next
+            block's input, and leaves the last block out, as the code behind the SkipPLUS and LibraGrad tables does.
     """
 
-    variant: Pairing = "attcat"
+    shift: int = 0
+
+    def __post_init__(self) -> None:
+        _check_shift(self.shift)
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         model = transformer(model)
         grid = model.grid_of(images)
-        found = _attended_tokens(model, images, targets, self.variant)
+        found = _attended_tokens(model, images, targets, self.shift)
         return [Attribution(grid.to_map(torch.stack(layers)), grid) for layers in found]
 
     def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
@@ -209,17 +215,20 @@ class AttentiveClassActivationTokens(Sharing):
     The same as ``plus(att_ixg)``.
 
     Attributes:
-        variant: "attcat" or "skipplus", as for ``att_ixg``.
+        shift: 0 or 1, as for ``att_ixg``.
     """
 
-    variant: Pairing = "attcat"
+    shift: int = 0
+
+    def __post_init__(self) -> None:
+        _check_shift(self.shift)
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         model = transformer(model)
         grid = model.grid_of(images)
-        found = _attended_tokens(model, images, targets, self.variant)
+        found = _attended_tokens(model, images, targets, self.shift)
         return [Attribution(grid.to_map(_sums_from_the_end(layers)), grid) for layers in found]
 
     def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from contextvars import Context
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from sightline.errors import RecipeError
 from sightline.models.adapter import Adapter
 from sightline.perturb.fill import make_fill
 from sightline.seeds import generators, normal
@@ -23,12 +22,6 @@ BlankName = Literal["white", "black", "mean", "noise", "blurred_noise"]
 T = TypeVar("T")
 KEPT = 4  # blank runs per model; a study of blanks needs a few, and each holds all keys and values
 _kept: WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Hashable, Any]]] = WeakKeyDictionary()
-
-
-def check_blank(name: str) -> None:
-    """Refuse a blank that does not exist."""
-    if name not in get_args(BlankName):
-        raise RecipeError(f"got blank={name!r}; choose from {', '.join(get_args(BlankName))}")
 
 
 def blank_image(model: Adapter, images: Tensor, name: BlankName, seed: int = 0) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import SiteError
-from sightline.methods.cam import check_variant, weighted
+from sightline.methods.cam import weighted
 from sightline.methods.cam_fusion import Fusion, Layers, check_layers, several_layers, several_layers_cost
 from sightline.methods.scored import score_cells, scored
 from sightline.methods.several import Sharing
@@ -27,9 +27,9 @@ OF_TOKENS = ("input", "norm1", "attention", "norm2", "mlp", "output")
 
 
 def channels_at(model: Adapter, site: str) -> int:
-    """Return how many channels a site has; refuse one that is no map of channels, or not everything passes through."""
+    """Return how many channels a site has; refuse one that is no map of channels."""
     if isinstance(model, Convolutional):
-        return model.shape_at(site, model.usual_size)[1]
+        return model.channels(site)
     assert isinstance(model, VisionTransformer)
     if site != "norm" and site.rpartition(".")[2] not in OF_TOKENS:
         raise SiteError(f"the site {site!r} of {model.name} holds no tokens; choose another, such as {model.layer()!r}")
@@ -72,9 +72,9 @@ class AblationCam(Sharing):
     .. math:: A_{ij} = \sum_k \frac{s(F) - s(F_{\setminus k})}{s(F)}\, F_{kij}
 
     where :math:`F_{\setminus k}` is the layer's activation without its channel k. Only the part of the model after the
-    layer runs again. On a transformer a channel is that of all tokens, prefix included, and the blocks run again from
-    the layer's own on. A score below zero turns every sign round, as the formula has it. Any number of targets costs
-    the same.
+    layer runs again, or all of it where there are ways past the layer, as past a convolution inside a residual block.
+    On a transformer a channel is that of all tokens, prefix included, and the blocks run again from the layer's own on.
+    A score below zero turns every sign round, as the formula has it. Any number of targets costs the same.
 
     Attributes:
         layer: a cut's or site's name or an index; by default the right one for the model; or a tuple of them, deepest
@@ -90,8 +90,7 @@ class AblationCam(Sharing):
     fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
-        check_variant(self.variant, ("paper", "pgc"))
-        check_layers(self.layer, self.fusion)
+        check_layers(self.layer)
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
@@ -112,10 +111,14 @@ class AblationCam(Sharing):
         seen, clean = activation_and_logits(model, images, site)
         activation = seen[site]
 
-        def rerun(one: Tensor, channels: Tensor) -> Tensor:
-            return model.tail(self._without(one, channels), site)
+        def rerun(row: int, channels: Tensor) -> Tensor:
+            ablated = self._without(activation[row], channels)
+            if site in model.cuts:
+                return model.tail(ablated, site)
+            with model.edit({site: model.from_map(site, ablated)}):  # there are ways past this site
+                return model(images[row].repeat(len(channels), 1, 1, 1))
 
-        found = [_each_channel(model, len(one), partial(rerun, one)) for one in activation]
+        found = [_each_channel(model, activation.shape[1], partial(rerun, row)) for row in range(len(images))]
         return activation, clean, torch.stack(found)
 
     def _of_tokens(self, model: VisionTransformer, images: Tensor, site: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -150,6 +153,8 @@ class AblationCam(Sharing):
         if isinstance(model, VisionTransformer):
             return Passes(1 + channels * (1 - _entrance(model, site)[1] / model.depth))
         assert isinstance(model, Convolutional)
+        if site not in model.cuts:
+            return Passes(1 + channels)
         share = model.share(site)
         batches = [min(model.batch, channels - first) for first in range(0, channels, model.batch)]
         whole = 1.0 if site in model.sites else 1.0 + model.leads(site, 1) * share
@@ -172,7 +177,8 @@ def _entrance(model: VisionTransformer, site: str) -> tuple[str, int]:
 
 def _explained(activation: Tensor, clean: Tensor, without: Tensor, target: Target) -> Tensor:
     score = target(clean)[:, None]
-    divisor = score.abs().clamp(min=1e-7) * torch.where(score < 0, -1.0, 1.0)
+    size = score.abs().clamp(min=1e-7)
+    divisor = torch.where(score < 0, -size, size)
     weights = (score - score_cells(without, target)) / divisor
     values: Tensor = weighted(weights, activation.flatten(2)).unflatten(1, activation.shape[-2:])
     return values
@@ -212,8 +218,7 @@ class ScoreCam(Sharing):
     fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
-        check_variant(self.variant, ("pgc", "authors", "torchcam"))
-        check_layers(self.layer, self.fusion)
+        check_layers(self.layer)
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

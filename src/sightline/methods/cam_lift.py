@@ -52,7 +52,7 @@ class LiftCam(Sharing):
     fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
-        check_layers(self.layer, self.fusion)
+        check_layers(self.layer)
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

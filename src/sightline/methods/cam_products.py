@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from sightline.methods.cam import GradientCam, Where, check_variant
+from sightline.methods.cam import GradientCam, Where
 from sightline.methods.cam_fusion import Fusion, Layers, check_layers
 from sightline.registry import METHODS
 
@@ -40,8 +40,7 @@ class HiResCam(GradientCam):
     fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
-        check_variant(self.variant, ("paper", "stream"))
-        check_layers(self.layer, self.fusion)
+        check_layers(self.layer)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         return (gradient * activation).sum(dim=1)
@@ -76,8 +75,7 @@ class LayerCam(GradientCam):
     fusion: Fusion = "tanh"
 
     def __post_init__(self) -> None:
-        check_variant(self.variant, ("paper", "stream"))
-        check_layers(self.layer, self.fusion)
+        check_layers(self.layer)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         return (gradient.clamp(min=0) * activation).sum(dim=1)
@@ -111,8 +109,7 @@ class GradCamElementwise(GradientCam):
     fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
-        check_variant(self.variant, ("paper", "stream"))
-        check_layers(self.layer, self.fusion)
+        check_layers(self.layer)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         return (gradient * activation).clamp(min=0).sum(dim=1)

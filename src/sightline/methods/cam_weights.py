@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from sightline.methods.cam import GradientCam, Where, check_variant, gated, weighted
+from sightline.methods.cam import GradientCam, Where, gated, weighted
 from sightline.methods.cam_fusion import Fusion, Layers, check_layers
 from sightline.registry import METHODS
 
@@ -46,8 +46,7 @@ class GradCamPlusPlus(GradientCam):
     fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
-        check_variant(self.variant, ("paper", "stream", "iia"))
-        check_layers(self.layer, self.fusion)
+        check_layers(self.layer)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         if self.variant == "iia":
@@ -92,8 +91,7 @@ class XGradCam(GradientCam):
     fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
-        check_variant(self.variant, ("paper", "authors", "stream", "iia"))
-        check_layers(self.layer, self.fusion)
+        check_layers(self.layer)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         epsilon = 1e-6 if self.variant == "authors" else 1e-7
@@ -130,8 +128,7 @@ class XGradCamPlus(GradientCam):
     fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
-        check_variant(self.variant, ("paper", "stream"))
-        check_layers(self.layer, self.fusion)
+        check_layers(self.layer)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         size = activation.abs()

@@ -6,6 +6,7 @@ stands where a segment is absent, and many images mixed of the two, which go thr
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, get_args
@@ -21,10 +22,11 @@ from sightline.perturb.curve import read_scores
 from sightline.perturb.fill import make_fill
 from sightline.perturb.mirror import box_blur
 from sightline.perturb.segments import Segments
-from sightline.perturb.superpixels import Cut, Given, Size, cells_of_cut, pieces_of
+from sightline.perturb.superpixels import Given, Option, Own, Size, cells_of_cut, pieces_of
 from sightline.types import Attribution, Target, TokenGrid, pixel_grid
 
-Absent = Literal["mean", "black", "white", "blur", "segment"]
+AbsentName = Literal["mean", "black", "white", "blur", "segment"]
+Absent = AbsentName | float  # a number is a value after normalisation
 Masks = Callable[[int, slice], Tensor]  # some of the masks of one image
 BLUR = 4 / 7  # of the shorter side: 128 of 224 pixels, as the examples of shap
 
@@ -33,7 +35,7 @@ class OnSegments(Sharing):
     """A method that gives every segment of an image one value."""
 
     __slots__ = ()
-    segments: Cut | None
+    segments: Option | None
 
     @abstractmethod
     def values(
@@ -41,7 +43,7 @@ class OnSegments(Sharing):
     ) -> list[Tensor]:
         """Return of each image what its segments are worth, shape (target, segment)."""
 
-    def on(self, model: Adapter, images: Tensor, targets: Sequence[Target], segments: Given) -> list[Attribution]:
+    def on(self, model: Adapter, images: Tensor, targets: Sequence[Target], segments: Given | Own) -> list[Attribution]:
         """Explain with segments of one's own; see `pieces_of` for what may be given.
 
         A grid given by name has a map of its cells, anything else a map of pixels that have their segment's value.
@@ -141,8 +143,10 @@ def absent_images(
     """Return what stands where parts of the images are absent, in the shape of the images.
 
     ``mean`` is the mean colour of the training set, zero after normalisation; ``segment`` each segment's own mean
-    colour; ``blur`` the image under a square window.
+    colour; ``blur`` the image under a square window; a number that value after normalisation.
     """
+    if isinstance(name, int | float):
+        return torch.full_like(images, name)
     if name == "mean":
         return torch.zeros_like(images)
     if name == "blur":
@@ -158,11 +162,11 @@ def _own_colours(image: Tensor, piece: Segments) -> Tensor:
     return torch.stack([piece.paint(piece.means(channel)) for channel in exact]).to(image.dtype)
 
 
-def check_absent(name: str, *, segments: bool = True) -> None:
+def check_absent(name: str | float, *, segments: bool = True) -> None:
     """Refuse what cannot stand for what is absent."""
-    allowed = [each for each in get_args(Absent) if segments or each != "segment"]
-    if name not in allowed:
-        raise RecipeError(f"got blank={name!r}; choose from {', '.join(allowed)}")
+    allowed = [each for each in get_args(AbsentName) if segments or each != "segment"]
+    if name not in allowed and (isinstance(name, str | bool) or not math.isfinite(name)):
+        raise RecipeError(f"got blank={name!r}; choose from {', '.join(allowed)}, or give a finite number")
 
 
 def usual_size(model: Adapter) -> Size:

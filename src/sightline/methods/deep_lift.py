@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from sightline.errors import RecipeError, UnsupportedModel
+from sightline.errors import UnsupportedModel
 from sightline.methods.gradient import At, on_grid, place
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
@@ -56,8 +56,6 @@ class DeepLift(Sharing):
 
     def __post_init__(self) -> None:
         make_fill(self.blank)
-        if self.at not in (None, "tokens", "pixels"):
-            raise RecipeError(f"got at={self.at!r}; write 'tokens' or 'pixels', or leave it out")
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

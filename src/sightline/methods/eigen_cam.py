@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from sightline.errors import UnsupportedMethod
-from sightline.methods.cam import check_variant
 from sightline.methods.cam_fusion import Fusion, Layers, check_layers, fused
 from sightline.methods.several import Sharing
 from sightline.models.adapter import HALF, Adapter
@@ -57,8 +56,7 @@ class EigenCam(Sharing):
     fusion: Fusion = "mean"
 
     def __post_init__(self) -> None:
-        check_variant(self.variant, ("centred", "paper", "stream"))
-        check_layers(self.layer, self.fusion)
+        check_layers(self.layer)
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

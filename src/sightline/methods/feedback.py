@@ -166,7 +166,8 @@ def _token_flows(
             )
         added = F.linear(values.transpose(1, 2).flatten(2), block.projection.get_parameter("weight"))
         added = added if block.scale1 is None else added * block.scale1
-        share = torch.linalg.vector_norm(added, dim=-1) / torch.linalg.vector_norm(stream, dim=-1)
+        share, length = (torch.linalg.vector_norm(x, dim=-1) for x in (added, stream))
+        share = (share / length.where(length > 0, 1.0)) * (length > 0)  # an empty token has no stream to be a share of
         flows.append(attention.mean(dim=1) * share[:, None, :])
     return flows, ends
 

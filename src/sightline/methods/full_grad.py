@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sightline.errors import RecipeError
+from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.full_grad_cnn import full_grad_map
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
@@ -116,6 +116,11 @@ class FullGrad(Sharing):
         if not isinstance(model, VisionTransformer):
             grid = pixel_grid(images)
             return [Attribution(x[None], grid) for x in self._maps(model, images, targets)]
+        if self.variant != "paper":
+            raise UnsupportedModel(
+                f"got variant={self.variant!r}, which is for convolutional networks; {model.name} is a transformer, so "
+                "write full_grad"
+            )
         grid = model.grid_of(images)
         found = accounts(model, images, targets)
         return [Attribution(grid.to_map(x.inputs + x.biases), grid, details=x) for x in found]

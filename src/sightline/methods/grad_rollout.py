@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from sightline.errors import RecipeError
-from sightline.methods.attention import identity, probabilities_and_gradients, rolled, transformer
+from sightline.methods.attention import identity, of_largest, probabilities_and_gradients, rolled, transformer
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.vit import VisionTransformer
@@ -55,8 +55,7 @@ class GradRollout(Sharing):
     ) -> list[Attribution]:
         model = transformer(model, self.start)
         if self.variant == "vit_explain":
-            found = [rolled(model, images, layers) for layers in _vit_explain(model, images, targets)]
-            return [Attribution(each.values / _largest(each.values), each.grid) for each in found]
+            return [of_largest(rolled(model, images, layers)) for layers in _vit_explain(model, images, targets)]
         pairs = probabilities_and_gradients(model, images, targets, self.start)
         weighted = [[(p * g).clamp(min=0).mean(dim=1) for p, g in layers] for layers in pairs]
         return [rolled(model, images, [_with_identity(e) for e in layers]) for layers in weighted]
@@ -93,9 +92,3 @@ def _discard(weighted: Tensor, discard: float = 0.9) -> Tensor:
     kept = flat.scatter(1, smallest, 0.0).view_as(weighted)
     mixed = (kept + identity(kept)) / 2
     return mixed / mixed.sum(dim=-1)[:, None, :]
-
-
-def _largest(values: Tensor) -> Tensor:
-    """Return each map's maximum, one where there is nothing to divide by."""
-    largest = values.flatten(2).amax(dim=-1)[..., None, None]
-    return largest.where(largest > 0, 1.0)

@@ -2,6 +2,7 @@ r"""Gradients, at the tokens of every block or at the pixels."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sightline.errors import UnsupportedModel
+from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.vit import VisionTransformer
@@ -185,6 +186,12 @@ class SmoothGrad(Sharing):
     seed: int = 0
     at: At = None
     variant: Literal["mean", "squared", "variance"] = "mean"
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise RecipeError(f"got samples={self.samples}; give 1 or more")
+        if not 0 <= self.noise < math.inf:
+            raise RecipeError(f"got noise={self.noise}; give a share of the image's range, 0 or more")
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

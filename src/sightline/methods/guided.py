@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sightline.errors import RecipeError, UnsupportedModel
+from sightline.errors import UnsupportedModel
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.rectifiers import Guided
@@ -59,17 +59,12 @@ def guided_pass(model: Adapter, images: Tensor, variant: str, *sites: str) -> Gu
         stack.enter_context(torch.enable_grad())
         rectifiers = stack.enter_context(Guided(capped=variant == "paper"))
         logits = model(pixels)
-    if not rectifiers.count:
+    if not rectifiers.count and variant == "paper":
         raise UnsupportedModel(
             f"guided backpropagation changes rectifiers, and {model.name} has none: "
             "use gradient, which is what it would be here"
         )
     return GuidedPass(model, pixels, logits, seen, rectifiers)
-
-
-def _check(variant: str) -> None:
-    if variant not in ("paper", "captum"):
-        raise RecipeError(f"got variant={variant!r}; write 'paper', or 'captum' to leave ReLU6 alone")
 
 
 @METHODS.register(
@@ -92,13 +87,11 @@ class GuidedBackprop(Sharing):
     depend little on the class and on the upper weights: they show what the first layers see.
 
     Attributes:
-        variant: "paper", or "captum", which guides at ReLU alone: on a network of ReLU6 it is the plain gradient.
+        variant: "paper", or "captum", which guides at ReLU alone: on a network of other activations it is the plain
+            gradient. A ReLU that is a function guides here, and does not in captum, which sees modules only.
     """
 
     variant: Literal["paper", "captum"] = "paper"
-
-    def __post_init__(self) -> None:
-        _check(self.variant)
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
@@ -136,11 +129,6 @@ class GuidedGradCam(Sharing):
     layer: str | int | None = None
     mode: Literal["bilinear", "nearest"] = "bilinear"
     variant: Literal["paper", "captum"] = "paper"
-
-    def __post_init__(self) -> None:
-        _check(self.variant)
-        if self.mode not in ("bilinear", "nearest"):
-            raise RecipeError(f"got mode={self.mode!r}; write 'bilinear' or 'nearest'")
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.methods.coalitions import Absent, absent_images, check_absent, coalition_scores
-from sightline.methods.scored import Score, check_score, scored
+from sightline.methods.scored import Score, scored
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
 from sightline.perturb.segments import grid_segments
@@ -54,8 +54,8 @@ class Dependence(Sharing):
         seed: of the Latin hypercube; a Sobol sequence has nothing random.
         width: the kernel's σ: the median of the scores, as the authors' library, or the median distance between two of
             them, which does not change when a constant is added to all.
-        blank: what is seen of a hidden cell: mean, the mean colour of the training set, as the authors, black, white or
-            blur.
+        blank: what is seen of a hidden cell: mean, the mean colour of the training set, as the authors, black, white,
+            blur, or a number, that value after normalisation.
         score: what is read of the class: probability, logit or log_probability; None, which located evidence better in
             our tests, for whatever the target says.
     """
@@ -70,14 +70,10 @@ class Dependence(Sharing):
 
     def __post_init__(self) -> None:
         check_absent(self.blank, segments=False)
-        check_score(self.score)
         if self.samples < 2 or not 1 <= self.cells <= MOST_CELLS:
             raise RecipeError(
                 f"got samples={self.samples} and cells={self.cells}; give 2 samples or more and 1 to {MOST_CELLS} cells"
             )
-        for name, given, known in (("variant", self.variant, Variant), ("width", self.width, Width)):
-            if given not in get_args(known):
-                raise RecipeError(f"got {name}={given!r}; choose from {', '.join(get_args(known))}")
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
@@ -132,6 +128,6 @@ def dependence(masks: Tensor, scores: Tensor, width: Width = "median") -> Tensor
         apart = score[:, None] - score
         middle = score if width == "median" else apart[pairs].abs()
         sigma = middle.quantile(0.5).abs().clamp(min=SMALLEST)
-        kernel = torch.exp(-apart.square() / (2 * sigma.square()))
+        kernel = torch.expm1(-apart.square() / (2 * sigma.square()))  # less one, which centring takes away anyway
         found.append(2 / len(score) * (presence * (kernel @ presence)).sum(dim=0))
     return torch.stack(found).to(scores.dtype)

@@ -115,13 +115,20 @@ def _transition(model: VisionTransformer, seen: Mapping[str, Tensor], index: int
     kept1, kept2 = _share(middle - attended, attended), _share(middle, fed)
     matrix = flow * (1 - kept1)[:, None, :] + torch.diag_embed(kept1)
     if mlp:
-        density = (1 - kept2) / kept2
-        density = density / density.sum(dim=-1, keepdim=True)
+        # a token that is nothing but what the MLP adds counts as nearly that: its density would be infinite
+        density = _to_one((1 - kept2) / kept2.clamp(min=torch.finfo(kept2.dtype).eps))
         matrix = matrix * (density * (1 - kept2) + kept2)[:, None, :]
-    return matrix / matrix.sum(dim=-1, keepdim=True)
+    return _to_one(matrix)
+
+
+def _to_one(rows: Tensor) -> Tensor:
+    """Divide each row by its sum; a row of zeros stays one."""
+    total = rows.sum(dim=-1, keepdim=True)
+    return rows / total.where(total > 0, 1.0)
 
 
 def _share(stream: Tensor, added: Tensor) -> Tensor:
-    """Return how much of each token is the stream itself, by lengths: (batch, token)."""
+    """Return how much of each token is the stream itself, by lengths, all where both are nothing: (batch, token)."""
     kept, new = (torch.linalg.vector_norm(x, dim=-1) for x in (stream, added))
-    return kept / (kept + new)  # type: ignore[no-any-return]
+    total = kept + new
+    return torch.where(total > 0, kept / total.where(total > 0, 1.0), 1.0)

@@ -11,7 +11,7 @@ from torch import Tensor
 from sightline.errors import RecipeError
 from sightline.methods.attention import transformer
 from sightline.methods.kept_tokens import attributions, score_masks
-from sightline.methods.scored import Score, check_score, scored
+from sightline.methods.scored import Score, scored
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.batch import in_batches
@@ -57,9 +57,6 @@ class Mutex(Sharing):
 
     start: int = 0
     score: Score = "probability"
-
-    def __post_init__(self) -> None:
-        check_score(self.score)
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

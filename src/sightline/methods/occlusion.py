@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,10 +20,10 @@ from sightline.methods.coalitions import (
     mixed_scores,
     usual_size,
 )
-from sightline.methods.scored import Score, check_score, scored
+from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
 from sightline.perturb.segments import Segments
-from sightline.perturb.superpixels import Cut, about, check_cut
+from sightline.perturb.superpixels import Option, about, as_option
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
@@ -53,30 +53,28 @@ class Occlusion(OnSegments):
         stride: from one window to the next, likewise.
         fusion: of the windows that cover a pixel: mean, or sum as PAIR's.
         segments: None for windows; else the superpixels that are covered: grid, slic, quickshift or felzenszwalb, or
-            one of these with its numbers, such as ('slic', 60). Python may bring its own:
-            `Occlusion().on(model, images, targets, labels)`.
-        blank: what covers: mean, the mean colour of the training set, black, white, blur, or segment, a superpixel's
-            own mean colour.
+            one of these with its numbers, such as ('slic', 60), or a small label map, such as ((0, 0, 1), (2, 2, 1)),
+            stretched over the image. Python may bring its own, `Occlusion(segments=labels)`: whole numbers, (height,
+            width) or (image, height, width), or a function from an image to them.
+        blank: what covers: mean, the mean colour of the training set, black, white, blur, segment, a superpixel's own
+            mean colour, or a number, that value after normalisation.
         score: what is read of the class: logit, probability or log_probability; None for whatever the target says.
     """
 
     window: Length = 16
     stride: Length = 8
     fusion: Fusion = "mean"
-    segments: Cut | None = None
+    segments: Option | None = None
     blank: Absent = "mean"
     score: Score | None = None
 
     def __post_init__(self) -> None:
         check_absent(self.blank, segments=self.segments is not None)
-        check_score(self.score)
         if self.segments is not None:
-            check_cut(self.segments)
+            object.__setattr__(self, "segments", as_option(self.segments))
         for name, length in (("window", self.window), ("stride", self.stride)):
             if length < 1 if isinstance(length, int) else not 0 < length <= 1:
                 raise RecipeError(f"got {name}={length}; give 1 pixel or more, or a share above 0.0 and up to 1.0")
-        if self.fusion not in get_args(Fusion):
-            raise RecipeError(f"got fusion={self.fusion!r}; choose from {', '.join(get_args(Fusion))}")
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

@@ -77,8 +77,9 @@ class Group:
 
     @property
     def mask(self) -> Tensor:
-        labels = self.pieces.labels
-        return torch.isin(labels, torch.tensor(leaves(self.members), device=labels.device)).cpu()
+        inside = torch.zeros(self.pieces.count, dtype=torch.bool)
+        inside[leaves(self.members)] = True
+        return inside[self.pieces.labels.cpu()]
 
     @property
     def size(self) -> int:
@@ -199,8 +200,9 @@ def _spread(values: Tensor, each: _Open) -> None:
     """Add what a node has to its leaves, the same to each, and a leaf's evenly to its pixels."""
     amount = (each.within - each.without) * each.weight / each.node.size
     if isinstance(each.node, Group):
-        for leaf in leaves(each.node.members):
-            labels = each.node.pieces.labels.cpu()
-            values[labels == leaf] += amount / float(each.node.pieces.pixels[leaf])
+        pieces, members = each.node.pieces, leaves(each.node.members)
+        shares = values.new_zeros(pieces.count)
+        shares[members] = amount / pieces.pixels.cpu().double()[members]
+        values += shares[pieces.labels.cpu()]
     else:
         values[each.node.mask] += amount

@@ -12,11 +12,22 @@ from torch import Tensor
 from sightline.errors import RecipeError
 from sightline.extras import require
 from sightline.methods.coalitions import Absent, absent_images, check_absent, coalition_scores, lay_out, usual_size
-from sightline.methods.scored import Score, check_score, scored
+from sightline.methods.scored import Score, scored
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
 from sightline.perturb.fill import Blur
-from sightline.perturb.superpixels import Cut, Given, Size, about, cells_of_cut, check_cut, pieces_of
+from sightline.perturb.superpixels import (
+    Given,
+    Option,
+    Own,
+    Size,
+    about,
+    as_option,
+    cells_of_cut,
+    check_cut,
+    is_cut,
+    pieces_of,
+)
 from sightline.registry import METHODS
 from sightline.seeds import generators
 from sightline.types import Attribution, Passes, Target, pixel_grid
@@ -53,15 +64,16 @@ class PartitionAndAggregate(Sharing):
 
     Attributes:
         segments: the segmentations, such as ``(('slic', 50), ('grid', 7))``; by default the authors': Felzenszwalb's at
-            six scales, SLIC at eight, watersheds at three, which need scikit-image.
+            six scales, SLIC at eight, watersheds at three, which need scikit-image. Python may bring its own label maps
+            or functions of the image among them.
         samples: how many shifts, the first being none.
         seed: of the shifts; None takes the authors', 36, 30 and 24 of 224 pixels to each side.
-        blank: what is seen around the region: blur, mean, black or white.
+        blank: what is seen around the region: blur, mean, black, white, or a number, that value after normalisation.
         score: what is read of the class: probability, as the authors, logit or log_probability; None for whatever the
             target says.
     """
 
-    segments: tuple[Cut, ...] | None = None
+    segments: tuple[Option, ...] | None = None
     samples: int = 13
     seed: int | None = None
     blank: Absent = "blur"
@@ -69,11 +81,12 @@ class PartitionAndAggregate(Sharing):
 
     def __post_init__(self) -> None:
         check_absent(self.blank, segments=False)
-        check_score(self.score)
-        if self.segments is not None and (isinstance(self.segments, str) or not self.segments):
-            raise RecipeError(f"got segments={self.segments!r}; give a tuple of cuts, such as (('slic', 50),)")
-        for cut in self.segments or ():
-            check_cut(cut)
+        if self.segments is not None:
+            if not isinstance(self.segments, list | tuple) or any(isinstance(x, int | float) for x in self.segments):
+                raise RecipeError(f"got segments={self.segments!r}; give a tuple of cuts, such as (('slic', 50),)")
+            object.__setattr__(self, "segments", tuple(map(as_option, self.segments)))
+        if self.segments == ():
+            raise RecipeError("got segments=(); give a tuple of cuts, such as (('slic', 50),)")
         if self.samples < 1 or (self.seed is None and self.samples > 1 + len(SHIFTS)):
             raise RecipeError(
                 f"got samples={self.samples}; give 1 to {1 + len(SHIFTS)}, or a seed, with which there can be more"
@@ -89,7 +102,7 @@ class PartitionAndAggregate(Sharing):
         return Passes(self.samples * sum(most(cut, size) for cut in self.segments or authors_cuts(size)))
 
     def on(
-        self, model: Adapter, images: Tensor, targets: Sequence[Target], segments: Sequence[Given]
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], segments: Sequence[Given | Own]
     ) -> list[Attribution]:
         """Explain with segmentations of one's own, each as `pieces_of` takes it.
 
@@ -147,19 +160,19 @@ class Watershed:
         return torch.from_numpy(labels).long()
 
 
-def authors_cuts(size: Size) -> list[Given]:
+def authors_cuts(size: Size) -> list[Given | Own]:
     """Return the authors' segmentations, the smallest segment being the same share of any image."""
     smallest = max(1, round(SMALLEST * size[0] * size[1] / USUAL**2))
-    felzenszwalb: list[Given] = [("felzenszwalb", scale, 0.8, smallest) for scale in FELZENSZWALB]
+    felzenszwalb: list[Given | Own] = [("felzenszwalb", scale, 0.8, smallest) for scale in FELZENSZWALB]
     return [*felzenszwalb, *[("slic", count, 20.0) for count in SLIC], *map(Watershed, WATERSHED)]
 
 
-def most(cut: Given, size: Size) -> int:
+def most(cut: Given | Own, size: Size) -> int:
     """Return how many segments a cut may have."""
     if isinstance(cut, Watershed):
         return 2 * cut.markers + 1
-    assert isinstance(cut, str | tuple)
-    if cells_of_cut(cut, size):
+    assert isinstance(cut, str | tuple | Own)
+    if not is_cut(cut) or cells_of_cut(cut, size):
         return about(cut, size)
     name, numbers = check_cut(cut)
     pixels = size[0] * size[1]

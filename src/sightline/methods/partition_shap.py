@@ -12,11 +12,11 @@ from torch import Tensor
 from sightline.errors import RecipeError
 from sightline.methods.coalitions import Absent, absent_images, check_absent, mixed_scores
 from sightline.methods.owen import Box, Group, Nested, Node, Search, check_tree, nearby, owen_values
-from sightline.methods.scored import Score, check_score, scored
+from sightline.methods.scored import Score, scored
 from sightline.methods.several import Sharing
 from sightline.models.adapter import HALF, Adapter
 from sightline.perturb.segments import Segments
-from sightline.perturb.superpixels import Cut, Given, check_cut, pieces_of
+from sightline.perturb.superpixels import Given, Option, Own, as_option, pieces_of
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
@@ -44,17 +44,19 @@ class PartitionShap(Sharing):
     Attributes:
         samples: passes, the image and its blank among them.
         segments: None to split down to the pixel; else the superpixels at which splitting ends, grouped by where they
-            lie: grid, slic, quickshift or felzenszwalb, or one of these with its numbers, such as ('slic', 60). Python
-            may bring its own, and their hierarchy: `PartitionShap().on(model, images, targets, labels, tree)`.
-        blank: what stands for an absent region: blur, mean, the mean colour of the training set, black, white, or
-            segment, each superpixel's own mean colour.
+            lie: grid, slic, quickshift or felzenszwalb, or one of these with its numbers, such as ('slic', 60), or a
+            small label map, such as ((0, 0, 1), (2, 2, 1)), stretched over the image. Python may bring its own,
+            `PartitionShap(segments=labels)`: whole numbers, (height, width) or (image, height, width), or a function
+            from an image to them; and their hierarchy: `PartitionShap().on(model, images, targets, labels, tree)`.
+        blank: what stands for an absent region: blur, mean, the mean colour of the training set, black, white, segment,
+            each superpixel's own mean colour, or a number, that value after normalisation.
         window: side of the blur's window in pixels; None for 4/7 of the shorter side, 128 of 224.
         per_step: how many regions are split at a time; more fill the model's batches, fewer choose better.
         score: what is read of the class: logit, probability or log_probability; None for whatever the target says.
     """
 
     samples: int = 500
-    segments: Cut | None = None
+    segments: Option | None = None
     blank: Absent = "blur"
     window: int | None = None
     per_step: int = 8
@@ -62,9 +64,8 @@ class PartitionShap(Sharing):
 
     def __post_init__(self) -> None:
         check_absent(self.blank, segments=self.segments is not None)
-        check_score(self.score)
         if self.segments is not None:
-            check_cut(self.segments)
+            object.__setattr__(self, "segments", as_option(self.segments))
         if self.samples < 4 or self.per_step < 1:
             raise RecipeError(
                 f"got samples={self.samples} and per_step={self.per_step}; the ends and one split take 4 samples, "
@@ -86,7 +87,7 @@ class PartitionShap(Sharing):
         model: Adapter,
         images: Tensor,
         targets: Sequence[Target],
-        segments: Given,
+        segments: Given | Own,
         tree: Nested | Sequence[Nested] | None = None,
     ) -> list[Attribution]:
         """Explain with segments of one's own, and a hierarchy of them: nested pairs of their numbers.

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sightline.methods.blank import BlankName, blank_image, check_blank
+from sightline.methods.blank import BlankName, blank_image
 from sightline.methods.neighbourhood import Shape, check_neighbourhood, neighbourhoods
-from sightline.methods.scored import Score, check_score, score_cells, scored
+from sightline.methods.scored import Score, score_cells, scored
 from sightline.methods.several import Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.batch import in_batches
@@ -33,9 +33,7 @@ class Pasting(Sharing):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_blank(self.blank)
         check_neighbourhood(self.radius, self.shape)
-        check_score(self.score)
 
     @abstractmethod
     def _scores(self, model: Adapter, images: Tensor, masks: Tensor, blank: Tensor) -> tuple[Tensor, Tensor | None]:

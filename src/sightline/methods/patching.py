@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError, UnsupportedModel
-from sightline.methods.blank import BlankName, check_blank
+from sightline.methods.blank import BlankName
 from sightline.methods.neighbourhood import Shape, check_neighbourhood
 from sightline.methods.patching_cnn import CELLS, patched_logits_of_cnn, share_of_cnn
 from sightline.methods.patching_record import Patching
 from sightline.methods.patching_tokens import patched_logits
-from sightline.methods.scored import Score, check_score, score_blank, score_cells, scored
+from sightline.methods.scored import Score, score_blank, score_cells, scored
 from sightline.methods.several import Choose, Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.cnn import Convolutional
@@ -112,9 +112,7 @@ class Caap(Sharing):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_blank(self.blank)
         check_neighbourhood(self.radius, self.shape)
-        check_score(self.score)
         if self.start < 0 or (self.last is not None and self.last < self.start):
             raise RecipeError(f"got start={self.start} and last={self.last}; 0 ≤ start ≤ last is needed")
 

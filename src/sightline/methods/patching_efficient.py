@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError
-from sightline.methods.blank import BlankName, check_blank
+from sightline.methods.blank import BlankName
 from sightline.methods.neighbourhood import Shape, check_neighbourhood
 from sightline.methods.patching import attributions, last_layer, usual_grid, with_tokens
 from sightline.methods.patching_prefix import Copies
 from sightline.methods.patching_record import Patching
 from sightline.methods.patching_tokens import patched_logits
-from sightline.methods.scored import Score, check_score
+from sightline.methods.scored import Score
 from sightline.methods.several import Choose, Sharing
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Attend
@@ -70,9 +70,7 @@ class EfficientCaap(Sharing):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_blank(self.blank)
         check_neighbourhood(self.radius, self.shape)
-        check_score(self.score)
         if self.start < 0:
             raise RecipeError(f"got start={self.start}; the first layer is 0")
         if self.blank_mean not in ("attention", "uniform"):

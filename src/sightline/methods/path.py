@@ -52,6 +52,7 @@ class IntegratedGradients(Sharing):
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise RecipeError(f"got steps={self.steps}; at least one step is needed")
+        make_fill(self.blank)
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

@@ -63,7 +63,8 @@ class Balance:
     cite="bach2015",
     cost="2 forward, 1 backward; twice the way back for the gamma and alpha-beta rules; ViT: 1 forward, 2 backward",
     needs=("gradient", "layers"),
-    parity="zennit's composites on three CNNs, 1e-9; captum LRP for preset='captum', 1e-8; "
+    parity="zennit's composites on three CNNs, 1e-9, but for the factor of 1 - 5e-6 that each batch norm it merges "
+    "leaves behind, up to 2e-4 of the map in all; captum LRP for preset='captum', 1e-8; "
     "ViT: the rules written out with autograd, 1e-9",
 )
 @dataclass(frozen=True, slots=True)
@@ -80,12 +81,12 @@ class Lrp(Sharing):
     sign by a quarter; ``alpha2_beta1`` takes twice the positive less once the negative ones; ``box`` measures pixels
     from their bounds; ``excitation_backprop`` has plus everywhere.
 
-    Activations pass relevance on, a batch norm is merged with the layer it follows and passes on elsewhere, sums and
-    average pools share in proportion, a max pool gives to the winner, a gate gets nothing, a layer norm has the epsilon
-    rule with its deviation held. That is ConvNeXt's, for which no rules are agreed upon: experimental. A network that
-    does anything else, group norms and global response norms among it, is refused. Relevance is conserved but for what
-    biases and the stabiliser absorb, which on deep networks is most of it: ``details`` of a CNN's attribution says how
-    much went where.
+    Activations pass relevance on, a batch norm is merged with the layer it follows and passes on elsewhere (but has the
+    epsilon rule there in ``epsilon``), sums and average pools share in proportion, a max pool gives to the winner, a
+    gate gets nothing, a layer norm has the epsilon rule with its deviation held. That is ConvNeXt's, for which no rules
+    are agreed upon: experimental. A network that does anything else, group norms and global response norms among it, is
+    refused. Relevance is conserved but for what biases and the stabiliser absorb, which on deep networks is most of it:
+    ``details`` of a CNN's attribution says how much went where.
 
     The authors of a peer package state that LRP is patented; whoever uses it beyond research should take advice of
     their own.

@@ -17,7 +17,7 @@ from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.attention import identity, read_rows, rolled, transformer
 from sightline.methods.relevance_vit_rules import Rules, Trace
 from sightline.methods.several import Sharing
-from sightline.models.adapter import Adapter
+from sightline.models.adapter import HALF, Adapter
 from sightline.models.capture import Site, capture
 from sightline.models.vit import Block, VisionTransformer
 from sightline.registry import METHODS
@@ -28,7 +28,7 @@ _PLACES = ("norm1", "q", "k", "v", "probabilities", "context", "attention", "nor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """One forward pass, and what each target's gradient says.
+    """One forward pass, and what each target's gradient says; of a half-precision model, in single precision.
 
     Attributes:
         traces: of every block from the start on.
@@ -48,7 +48,12 @@ class _Run:
 
     def head_relevance(self, index: int, rules: Rules) -> Tensor:
         """Return one target's relevance of the tokens that leave the last block, (batch, token, channel)."""
-        return rules.head(self.tokens, self.gradients[index][self.head])
+        return rules.head(self.tokens, exact(self.gradients[index][self.head]))
+
+
+def exact(values: Tensor) -> Tensor:
+    """Lift half precision, in which the rules' stabiliser is zero and small relevance gets lost."""
+    return values.float() if values.dtype in HALF else values
 
 
 def run_for_relevance(
@@ -76,7 +81,7 @@ def run_for_relevance(
     gradients = model.gradients_each(scores, seen)
     both = {**held, **inner}
     traces = [_trace(model, both, index, w) for index, w in zip(blocks, weights, strict=True)]
-    return _Run(traces, seen[head].detach(), head, gradients)
+    return _Run(traces, exact(seen[head].detach()), head, gradients)
 
 
 def _head_alone(model: VisionTransformer, entering: Tensor, head: str) -> tuple[Mapping[str, Tensor], Tensor]:
@@ -97,7 +102,7 @@ def _weights(model: VisionTransformer, block: Block) -> tuple[Tensor, Tensor, Te
     if joint is not None and block.projection is not None and feed is not None:
         projection, first, second = (m.get_parameter("weight") for m in (block.projection, feed[0], feed[2]))
         if first.shape[0] == second.shape[1]:  # a gated MLP makes more than it hands on
-            return joint, projection, first, second
+            return exact(joint), exact(projection), exact(first), exact(second)
     raise UnsupportedModel(
         f"the blocks of {model.name} are not plain ones, and relevance has no rule for what is in them; "
         "use gae, which needs attention and its gradient alone"
@@ -126,7 +131,8 @@ def _trace(
             f"block {index} of {model.name} does more than add an attention and an MLP to its input, and relevance has "
             "no rule for that; use gae, which needs attention and its gradient alone"
         )
-    hidden = held[f"{index}.hidden"]
+    parts = (stream, normed1, q, k, v, attention, context, attended, normed2, held[f"{index}.hidden"], fed)
+    stream, normed1, q, k, v, attention, context, attended, normed2, hidden, fed = (exact(part) for part in parts)
     return Trace(stream, normed1, q, k, v, attention, context, attended, normed2, hidden, fed, weights)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sightline.errors import SiteError, UnsupportedModel
-from sightline.methods.relevance_vit import run_for_relevance
+from sightline.methods.relevance_vit import exact, run_for_relevance
 from sightline.methods.relevance_vit_rules import Rules
 from sightline.models.capture import Site, capture
 from sightline.models.vit import VisionTransformer
@@ -71,9 +71,11 @@ def embed(model: VisionTransformer, images: Tensor) -> Embedding:
             patches = seen["made"].flatten(2).transpose(1, 2)
             if seen["pixels"].shape != batch.shape or patches.shape != tokens.shape:
                 raise _unsupported(model)
-            found.append(Embedding(seen["pixels"], convolution.weight.detach(), patches, tokens - patches))
+            parts = (seen["pixels"], convolution.weight.detach(), patches, exact(tokens) - exact(patches))
+            found.append(Embedding(*(exact(part) for part in parts)))
     own, blank = found
-    if (own.positions - blank.positions).abs().max() > 1e-3 * own.patches.abs().max():
+    rounding = max(1e-3, 4 * torch.finfo(model.dtype).eps)
+    if (own.positions - blank.positions).abs().max() > rounding * own.patches.abs().max():
         raise _unsupported(model)
     return own
 

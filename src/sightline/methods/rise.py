@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.methods.coalitions import Absent, absent_images, check_absent, runs
-from sightline.methods.scored import Score, check_score, scored
+from sightline.methods.scored import Score, scored
 from sightline.methods.several import Sharing
 from sightline.models.adapter import HALF, Adapter
 from sightline.models.batch import in_batches
@@ -20,13 +22,16 @@ from sightline.registry import METHODS
 from sightline.seeds import generators
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
+Variant = Literal["image", "authors"]
+MOST_SEEDS = 2**32  # of NumPy's generator
+
 
 @METHODS.register(
     "rise",
     family="sampling",
     cite="petsiuk2018",
     cost="1 forward per sample",
-    parity="authors' code on a CNN and on a photograph given its grids and shifts, float64, 1e-7",
+    parity="authors' code on a CNN and on a photograph with its seed, float64, 1e-7",
 )
 @dataclass(frozen=True, slots=True)
 class Rise(Sharing):
@@ -41,13 +46,15 @@ class Rise(Sharing):
 
     Attributes:
         samples: how many masks; 4000 in the paper for VGG, 8000 for ResNet.
-        cells: of the coarse grid, from top to bottom and from left to right.
+        cells: of the coarse grid, from top to bottom and from left to right; never more than pixels.
         ratio: the probability p that a cell is on; 0.1 in the authors' notebooks, with cells=8.
         seed: of the masks.
-        blank: what is seen where the mask is 0: mean, the mean colour of the training set, as the authors, black, white
-            or blur.
+        blank: what is seen where the mask is 0: mean, the mean colour of the training set, as the authors, black,
+            white, blur, or a number, that value after normalisation.
         score: what is read of the class: probability, as the authors, logit or log_probability; None for whatever the
             target says.
+        variant: of the random numbers: image, those of the seed and the image, or authors, NumPy's of the seed alone,
+            as the authors' program draws them.
     """
 
     samples: int = 4000
@@ -56,10 +63,12 @@ class Rise(Sharing):
     seed: int = 0
     blank: Absent = "mean"
     score: Score | None = "probability"
+    variant: Variant = "image"
 
     def __post_init__(self) -> None:
         check_absent(self.blank, segments=False)
-        check_score(self.score)
+        if self.variant == "authors" and not 0 <= self.seed < MOST_SEEDS:
+            raise RecipeError(f"got seed={self.seed} with variant='authors'; NumPy's seeds are 0 to {MOST_SEEDS - 1}")
         if self.samples < 1 or self.cells < 1:
             raise RecipeError(f"got samples={self.samples} and cells={self.cells}; both are 1 or more")
         if not 0 < self.ratio <= 1:
@@ -80,8 +89,18 @@ class Rise(Sharing):
 
     def _draw(self, size: tuple[int, int], generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw grids and shifts for one image."""
-        grids = torch.rand(self.samples, self.cells, self.cells, generator=generator) < self.ratio
-        shifts = [torch.randint(-(-side // self.cells), (self.samples,), generator=generator) for side in size]
+        cells = [min(self.cells, side) for side in size]
+        if self.variant == "authors":
+            random = np.random.RandomState(self.seed)
+            drawn = random.rand(self.samples, *cells) < self.ratio
+            sides = [-(-side // count) for side, count in zip(size, cells, strict=True)]
+            places = [[random.randint(side) for side in sides] for _ in range(self.samples)]
+            return torch.from_numpy(drawn), torch.tensor(places)
+        grids = torch.rand(self.samples, *cells, generator=generator) < self.ratio
+        shifts = [
+            torch.randint(-(-side // count), (self.samples,), generator=generator)
+            for side, count in zip(size, cells, strict=True)
+        ]
         return grids, torch.stack(shifts, dim=1)
 
 
@@ -110,7 +129,7 @@ def weighted_masks(
         chosen = [(drawn[row][0][some], drawn[row][1][some]) for row, some in parts]
         masks = [soft_masks(grids, shifts, images[0]).to(exact) for grids, shifts in chosen]
         pairs = list(zip(parts, masks, strict=True))
-        mixed = [absent[row] + mask[:, None].to(images.dtype) * (images[row] - absent[row]) for (row, _), mask in pairs]
+        mixed = [absent[row].lerp(images[row], mask[:, None].to(images.dtype)) for (row, _), mask in pairs]
         rows = [row for (row, _), mask in pairs for _ in mask]
         logits = model(torch.cat(mixed))
         scores = torch.stack([read_scores(model, target.take(rows), logits) for target in targets]).to(exact)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from sightline.errors import RecipeError
 from sightline.types import Logit, LogProbability, PerImage, Probability, Target
 
 Score = Literal["logit", "probability", "log_probability"]
@@ -16,12 +15,6 @@ _TARGETS: dict[str, type[Logit | Probability | LogProbability]] = {
     "probability": Probability,
     "log_probability": LogProbability,
 }
-
-
-def check_score(score: str | None) -> None:
-    """Refuse a score that does not exist."""
-    if score is not None and score not in get_args(Score):
-        raise RecipeError(f"got score={score!r}; choose from {', '.join(get_args(Score))}")
 
 
 def scored(target: Target, score: Score | None) -> Target:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from sightline.errors import RecipeError
 from sightline.methods.attention import transformer
 from sightline.methods.kept_tokens import attributions, score_masks
-from sightline.methods.scored import Score, check_score, scored
+from sightline.methods.scored import Score, scored
 from sightline.methods.several import Sharing
 from sightline.models.adapter import HALF, Adapter
 from sightline.models.batch import in_batches
@@ -61,13 +61,10 @@ class InputSampling(Sharing):
     score: Score = "probability"
 
     def __post_init__(self) -> None:
-        check_score(self.score)
         if self.samples < 1 or self.steps < 1:
             raise RecipeError(f"got samples={self.samples} and steps={self.steps}; both are 1 or more")
         if not 0 < self.ratio <= 1:
             raise RecipeError(f"got ratio={self.ratio}; a share of the patches above 0 and up to 1 is needed")
-        if self.variant not in get_args(Variant):
-            raise RecipeError(f"got variant={self.variant!r}; choose from {', '.join(get_args(Variant))}")
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

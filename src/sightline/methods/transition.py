@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,8 +23,12 @@ class _Transition(Sharing):
     """The state that the classifier reads, pulled back block by block, times the feedback's row."""
 
     __slots__ = ()
-    twice: ClassVar[bool]
     steps: int
+
+    @property
+    @abstractmethod
+    def twice(self) -> bool:
+        """Whether the last block is applied twice."""
 
     @abstractmethod
     def first_block(self, model: VisionTransformer) -> int:
@@ -72,18 +76,24 @@ class TransitionAttentionMaps(_Transition):
 
     Attributes:
         steps: scaled copies of the image behind W, both ends included.
-        start: the first block that takes part; by default a third of the depth (4 of 12).
+        start: the first block that takes part; by default a third of the depth (4 of 12), and 0 for variant="mda".
+        variant: "paper" as above, or "mda", which is ``t_attn``: the last block counts twice.
     """
 
-    twice: ClassVar[bool] = False
     steps: int = 20
     start: int | None = None
+    variant: Literal["paper", "mda"] = "paper"
 
     def __post_init__(self) -> None:
         check_steps(self.steps)
 
+    @property
+    def twice(self) -> bool:
+        return self.variant == "mda"
+
     def first_block(self, model: VisionTransformer) -> int:
-        start = model.depth // 3 if self.start is None else self.start
+        usual = 0 if self.twice else model.depth // 3
+        start = usual if self.start is None else self.start
         transformer(model, start)
         return start
 
@@ -109,12 +119,15 @@ class TransitionAttention(_Transition):
         start: the first block that takes part.
     """
 
-    twice: ClassVar[bool] = True
     steps: int = 20
     start: int = 0
 
     def __post_init__(self) -> None:
         check_steps(self.steps)
+
+    @property
+    def twice(self) -> bool:
+        return True
 
     def first_block(self, model: VisionTransformer) -> int:
         transformer(model, self.start)

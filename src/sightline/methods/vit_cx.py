@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 from sightline.errors import RecipeError
 from sightline.methods.attention import transformer
-from sightline.methods.scored import Score, check_score, scored
+from sightline.methods.scored import Score, scored
 from sightline.methods.several import Sharing
 from sightline.models.adapter import HALF, Adapter
 from sightline.models.batch import in_batches
@@ -61,11 +62,10 @@ class CausalExplanation(Sharing):
     score: Score = "probability"
 
     def __post_init__(self) -> None:
-        check_score(self.score)
         if not 0 <= self.tau <= 2:
             raise RecipeError(f"got tau={self.tau}; a cosine distance lies between 0 and 2")
-        if self.noise < 0:
-            raise RecipeError(f"got noise={self.noise}; a standard deviation is 0 or more")
+        if not 0 <= self.noise < math.inf:
+            raise RecipeError(f"got noise={self.noise}; a standard deviation is a number from 0 on")
 
     def several(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

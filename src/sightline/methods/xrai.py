@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -70,8 +70,6 @@ class Xrai(Sharing):
 
     def __post_init__(self) -> None:
         IntegratedGradients(self.steps, self.rule)
-        if self.blank not in get_args(Blank):
-            raise RecipeError(f"got blank={self.blank!r}; choose from {', '.join(get_args(Blank))}")
         if self.radius < 0 or self.smallest < 1:
             raise RecipeError(
                 f"got radius={self.radius}, smallest={self.smallest}; a radius of 0 pixels or more and a smallest "
@@ -79,8 +77,6 @@ class Xrai(Sharing):
             )
         if not 0 <= self.area <= 1:
             raise RecipeError(f"got area={self.area}; a share of the image, from 0 to 1, is needed")
-        if self.variant not in ("full", "fast"):
-            raise RecipeError(f"got variant={self.variant!r}; write 'full' or 'fast'")
         check_cuts(self.segments)
 
     def several(

@@ -117,6 +117,22 @@ class Convolutional(Adapter):
             return layer
         raise SiteError(self._unknown(layer, "layer", [*self.cuts, *self.sites]))
 
+    @property
+    def known_size(self) -> Size:
+        """The size of the images last seen; before there were any, one that the model takes."""
+        return self._size
+
+    def channels(self, site: str) -> int:
+        """Return how many channels the feature map at a cut or at any module's end has."""
+        if site in self.cuts:
+            return self.shape_at(site, self.known_size)[1]
+        shapes = [end.shape for end in self._survey(self.known_size).ends if end.name == site]
+        if not shapes:
+            raise SiteError(f"{self.name} runs without {site!r}; choose another layer, for instance {self.cam_layer!r}")
+        if len(shapes[0]) != 4:
+            raise self._no_map(site, shapes[0])
+        return shapes[0][3 if self.channels_last(site) else 1]
+
     def leads(self, site: str, count: int) -> int:
         """Return how many blank images run up to a cut so that `count` activations can go on from there."""
         return 0
@@ -139,11 +155,12 @@ class Convolutional(Adapter):
 
     def to_map(self, site: str, values: Tensor, images: Tensor) -> Tensor:
         if values.ndim != 4:
-            raise SiteError(
-                f"the site {site!r} of {self.name} has the shape {tuple(values.shape)}, which is no feature map; "
-                f"choose another, for instance {self.cam_layer!r}"
-            )
+            raise self._no_map(site, values.shape)
         return values.permute(0, 3, 1, 2) if self.channels_last(site) else values
+
+    def from_map(self, site: str, activation: Tensor) -> Tensor:
+        """Lay an activation, channels second, as the model keeps it at a site."""
+        return activation.permute(0, 2, 3, 1) if self.channels_last(site) else activation
 
     def activation_and_gradients(
         self, images: Tensor, site: str, targets: Sequence[Target]
@@ -162,6 +179,12 @@ class Convolutional(Adapter):
 
     def _unknown(self, name: str, kind: str, known: Sequence[str]) -> str:
         return unknown(name, kind, list(known)).replace(f"see `sightline list {kind}s`", f"take {self.cam_layer!r}")
+
+    def _no_map(self, site: str, shape: Sequence[int]) -> SiteError:
+        return SiteError(
+            f"the site {site!r} of {self.name} has the shape {tuple(shape)}, which is no feature map; "
+            f"choose another, for instance {self.cam_layer!r}"
+        )
 
     def _notice(self, images: Tensor) -> None:
         self._size = (images.shape[-2], images.shape[-1])

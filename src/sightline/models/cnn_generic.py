@@ -120,7 +120,7 @@ class GenericConvolutional(Convolutional):
             return self.logits(self.model(self._blank(blanks)))
 
     def _in_place(self, activation: Tensor, site: str) -> dict[str, Change]:
-        native = activation.permute(0, 2, 3, 1) if self.channels_last(site) else activation
+        native = self.from_map(site, activation)
         return {site: lambda _blank: native.clone()}
 
     def _blank(self, count: int) -> Tensor:
@@ -141,9 +141,13 @@ class GenericConvolutional(Convolutional):
                 known["follows", site] = one.shape == both.shape and torch.allclose(one, both, rtol=1e-4, atol=1e-5)
         return bool(known["follows", site])
 
-    def share(self, site: str) -> float:
+    @property
+    def known_size(self) -> Size:
         base = self._base  # asked first: it settles on a size where no image has been seen
-        survey = self._survey(self._size or base)
+        return self._size or base
+
+    def share(self, site: str) -> float:
+        survey = self._survey(self.known_size)
         works = [end.work for end in survey.ends if end.name == site]
         return works[0] / (survey.work or 1) if works else 0.0
 

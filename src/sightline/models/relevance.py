@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sightline.errors import UnsupportedModel
-from sightline.models.relevance_rules import Affine, Box, Composite, Tally, hand_on_linear, stabilised
+from sightline.models.relevance_rules import Affine, Box, Composite, Tally, box, hand_on_linear, stabilised
 from sightline.models.ruled import Back, constant, named, pass_on, ruled, run, split, tensors, traced
 
 # Calls that only move values about: relevance goes where the value came from. Dropout is idle in eval mode.
@@ -125,6 +125,11 @@ class Relevance(TorchFunctionMode):
             raise _NoRule("lrp has no rule for weights that depend on the image; use ig or ixg here")
         chosen = self.composite.linear if func.__name__ == "linear" else self.composite.convolution
         rule = self.composite.first if self.count == 0 and self.composite.first else chosen
+        if rule is box and x.shape[1] != self.box[0].shape[1]:
+            raise _NoRule(
+                f"the box rule needs the bounds of what the first layer is fed, and its {x.shape[1]} channels are not "
+                f"the image's {self.box[0].shape[1]}; take composite='epsilon_plus_flat' here"
+            )
         self.count += 1
         last = func.__name__ == "linear"
         layer = Affine(lambda x, w, b: func(x, w, b, **given), constant(weight), constant(bias), rule, self.box, last)
@@ -141,13 +146,12 @@ class Relevance(TorchFunctionMode):
         scale = (given["running_var"] + given.get("eps", 1e-5)).rsqrt()
         scale = scale if given.get("weight") is None else scale * constant(given["weight"])
         shift = -mean * scale if given.get("bias") is None else constant(given["bias"]) - mean * scale
-        if self.composite.captum:
-            return self._linear_map(func, args, kwargs, shift.reshape(-1, *[1] * (x.ndim - 2)))
         made = self._made.get(x)
+        alone = made is None or made.version != x._version
+        if self.composite.captum or (alone and self.composite.norms):
+            return self._linear_map(func, args, kwargs, shift.reshape(-1, *[1] * (x.ndim - 2)))
         make = partial(run, func, args, kwargs)
-        if made is None or made.version != x._version:
-            return ruled(make, pass_on, x)
-        return self._through(made.layer.merged(scale, shift), made.x, make)
+        return ruled(make, pass_on, x) if alone else self._through(made.layer.merged(scale, shift), made.x, make)
 
     def _through(self, layer: Affine, x: Tensor, make: Callable[[], Tensor]) -> Tensor:
         self._feeding(x).append(True)

@@ -213,6 +213,7 @@ class Composite:
         first: the rule of the first of either, None for no exception.
         copies: how often a rule runs a layer on the way back, where inputs are not negative.
         stabiliser: added to denominators.
+        norms: whether a batch norm that follows no layer, as in a DenseNet, has the epsilon rule; else it passes on.
         captum: batch norms and max pools have the epsilon rule too, and a sum hands its relevance to every summand;
             otherwise a batch norm is one with the layer it follows or passes relevance on, a max pool gives all to the
             winner, and a sum gives to each summand in proportion.
@@ -223,11 +224,12 @@ class Composite:
     first: Rule | None = None
     copies: int = 1
     stabiliser: float = 1e-6
+    norms: bool = False
     captum: bool = False
 
 
 COMPOSITES = {
-    "epsilon": Composite(epsilon, epsilon),
+    "epsilon": Composite(epsilon, epsilon, norms=True),
     "epsilon_plus": Composite(plus, epsilon),
     "epsilon_plus_flat": Composite(plus, epsilon, flat),
     "epsilon_gamma_box": Composite(gamma, epsilon, box, copies=2),

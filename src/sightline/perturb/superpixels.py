@@ -1,12 +1,15 @@
-"""Superpixels by name: which pieces of an image come and go as a whole.
+"""Superpixels: which pieces of an image come and go as a whole.
 
 A cut is a literal, a name or a name with its numbers, so that a recipe can hold it: ``'grid'``, ``('grid', 2, 4)``,
-``('slic', 60)``. From Python a label map or a function of the image does as well; see `pieces_of`.
+``('slic', 60)``. So can it hold a small label map, ``((0, 0, 1), (2, 2, 1))``, which is stretched over the image. From
+Python a label map of the image or a function of it does as well; see `pieces_of` and `Own`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
@@ -19,6 +22,7 @@ from sightline.perturb.segments import Segments, grid_segments
 
 Cut = str | tuple[str | int | float, ...]
 Given = Cut | Segments | Tensor | Sequence[Segments | Tensor] | Callable[[Tensor], Tensor]
+Option = Any  # the option `segments`: a cut, all that a recipe can hold, or whatever else `pieces_of` takes
 Size = tuple[int, int]
 
 # what the numbers after a name mean, and what they are when left out
@@ -31,7 +35,7 @@ NUMBERS: dict[str, tuple[tuple[str, float], ...]] = {
 ABOUT = 50  # segments, where only the image decides how many there are
 
 
-def check_cut(cut: Cut) -> tuple[str, tuple[float, ...]]:
+def check_cut(cut: Option) -> tuple[str, tuple[float, ...]]:
     """Return the name and all its numbers, or refuse what cannot be cut.
 
     >>> check_cut(("slic", 60))
@@ -39,11 +43,11 @@ def check_cut(cut: Cut) -> tuple[str, tuple[float, ...]]:
     >>> check_cut(("grid", 5))
     ('grid', (5, 5))
     """
-    name, *given = (cut,) if isinstance(cut, str) else cut or ("",)
-    if name not in NUMBERS:
+    name, *given = cut if isinstance(cut, tuple) and cut else (cut,)
+    if not isinstance(name, str) or name not in NUMBERS:
         raise RecipeError(f"got segments={cut!r}; choose from {', '.join(NUMBERS)}")
-    known = NUMBERS[str(name)]
-    if len(given) > len(known) or not all(isinstance(x, int | float) and x >= 0 for x in given):
+    known = NUMBERS[name]
+    if len(given) > len(known) or not all(_is_size(x) for x in given):
         names = ", ".join(word for word, _ in known)
         raise RecipeError(f"got segments={cut!r}; after {name!r} come at most {len(known)} numbers: {names}")
     numbers = [*(x for x in given if isinstance(x, int | float)), *(usual for _, usual in known[len(given) :])]
@@ -53,15 +57,93 @@ def check_cut(cut: Cut) -> tuple[str, tuple[float, ...]]:
         whole = numbers[: 2 if name == "grid" else 1]
         if not all(isinstance(x, int) and x >= 1 for x in whole):
             raise RecipeError(f"got segments={cut!r}; {name!r} needs how many there are as whole numbers above 0")
-    return str(name), tuple(numbers)
+    if name == "quickshift" and numbers[0] < 1:
+        raise RecipeError(f"got segments={cut!r}; {name!r} needs a kernel of 1 pixel or more")
+    return name, tuple(numbers)
 
 
-def is_cut(given: Given) -> TypeGuard[Cut]:
+def _is_size(x: Any) -> bool:
+    return isinstance(x, int | float) and not isinstance(x, bool) and 0 <= x < math.inf
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Own:
+    """Segments of one's own as the option of a method: label maps, or a function from an image to its labels.
+
+    One label map, (height, width), serves all images; several, (image, height, width), belong to the images in their
+    order. A recipe cannot hold them: its text says what they were and cannot be parsed.
+    """
+
+    given: Any
+
+    def __repr__(self) -> str:
+        if callable(self.given):
+            return f"<function {getattr(self.given, '__name__', type(self.given).__name__)}>"
+        counts = " or ".join(map(str, sorted({piece.count for piece in self.pieces})))
+        several = f"{len(self.pieces)} images with " if self.per_image else ""
+        height, width = self.pieces[0].labels.shape
+        return f"<{several}{counts} segments in {height}×{width}>"
+
+    @property
+    def pieces(self) -> list[Segments]:
+        """The segments of each image, or those of all; none of a function."""
+        return self.given if isinstance(self.given, list) else [] if callable(self.given) else [self.given]
+
+    @property
+    def per_image(self) -> bool:
+        """Whether each image has segments of its own, so that images must not be parted from each other."""
+        return isinstance(self.given, list)
+
+
+def as_option(given: Option) -> Option:
+    """Return a cut as it is and segments of one's own as `Own`, or refuse what can be neither."""
+    if isinstance(given, list) and given and isinstance(given[0], str):
+        given = tuple(given)
+    if isinstance(given, Own):
+        return given
+    if _is_rows(given):
+        _numbered(_rows(given))
+        return given
+    if given is None or isinstance(given, str | int | float) or (isinstance(given, tuple) and is_cut(given)):
+        check_cut(given)
+        return given
+    if callable(given) or isinstance(given, Segments):
+        return Own(given)
+    return Own(_label_maps(given))
+
+
+def _is_rows(given: Any) -> TypeGuard[tuple[tuple[int, ...], ...]]:
+    """Tell a label map written as a literal."""
+    return isinstance(given, tuple) and bool(given) and all(isinstance(row, tuple) for row in given)
+
+
+def _rows(given: tuple[tuple[int, ...], ...]) -> Tensor:
+    if len({len(row) for row in given}) != 1 or not all(type(x) is int for row in given for x in row):
+        raise RecipeError(f"got segments={given!r}; a label map has rows of equally many whole numbers")
+    return torch.tensor(given)
+
+
+def _label_maps(given: Any) -> Segments | list[Segments]:
+    """Read one label map for all images, or one for each."""
+    listed = isinstance(given, list | tuple)
+    if listed and any(isinstance(each, Segments | Tensor) or hasattr(each, "__array__") for each in given):
+        return [each if isinstance(each, Segments) else _numbered(each) for each in given]
+    try:
+        labels = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise ShapeError(
+            f"got a {type(given).__name__} as segments; give whole numbers, (height, width) or (image, height, width), "
+            "or a function from an image to them"
+        ) from None
+    return [_numbered(each) for each in labels] if labels.ndim == 3 and len(labels) else _numbered(labels)
+
+
+def is_cut(given: Given | Own) -> TypeGuard[Cut]:
     """Tell a literal from label maps and functions."""
     return isinstance(given, str) or (isinstance(given, tuple) and (not given or isinstance(given[0], str)))
 
 
-def cells_of_cut(cut: Given, size: Size) -> Size | None:
+def cells_of_cut(cut: Given | Own, size: Size) -> Size | None:
     """Return the cells of a grid, never more than there are pixels; None for anything but a grid."""
     if not is_cut(cut):
         return None
@@ -69,8 +151,12 @@ def cells_of_cut(cut: Given, size: Size) -> Size | None:
     return (min(int(numbers[0]), size[0]), min(int(numbers[1]), size[1])) if name == "grid" else None
 
 
-def about(cut: Cut, size: Size) -> int:
-    """Return how many segments a cut asks for, before any image is seen."""
+def about(cut: Option, size: Size) -> int:
+    """Return how many segments a cut asks for, before any image is seen; the most of one's own."""
+    if _is_rows(cut):
+        return len({label for row in cut for label in row})
+    if isinstance(cut, Own):
+        return max((piece.count for piece in cut.pieces), default=ABOUT)
     cells = cells_of_cut(cut, size)
     if cells is not None:
         return cells[0] * cells[1]
@@ -78,7 +164,7 @@ def about(cut: Cut, size: Size) -> int:
     return int(numbers[0]) if name == "slic" else ABOUT
 
 
-def pieces_of(model: Adapter, images: Tensor, given: Given) -> list[Segments]:
+def pieces_of(model: Adapter, images: Tensor, given: Given | Own) -> list[Segments]:
     """Return the segments of each image.
 
     Args:
@@ -86,30 +172,43 @@ def pieces_of(model: Adapter, images: Tensor, given: Given) -> list[Segments]:
         images: as the model is fed, shape (batch, 3, height, width).
         given: a cut; a label map, (height, width) for all images or (batch, height, width), or `Segments`; one of
             these for each image; or a function from pixel values in 0..1, shape (3, height, width), to labels.
-            Labels may be any whole numbers.
+            Labels may be any whole numbers, in a tensor or an array.
     """
-    size = (images.shape[-2], images.shape[-1])
     if is_cut(given):
         return _cut(model, images, given)
-    if isinstance(given, Segments) or (isinstance(given, Tensor) and given.ndim == 2):
-        each: list[Any] = [given] * len(images)
-    elif callable(given):
-        each = [given(raw) for raw in model.denormalise(images)]
-    else:
-        each = list(given)
-    found = [piece if isinstance(piece, Segments) else _numbered(piece) for piece in each]
-    if len(found) != len(images) or any(tuple(piece.labels.shape) != size for piece in found):
-        shapes = [tuple(piece.labels.shape) for piece in found]
-        raise ShapeError(f"got segments of {shapes} for {len(images)} images of {size}; give one label per pixel")
+    size = (images.shape[-2], images.shape[-1])
+    own = given.given if isinstance(given, Own) else given
+    if _is_rows(own):
+        own = _rows(own)[_stretched(size[0], len(own))][:, _stretched(size[1], len(own[0]))]
+    if callable(own):
+        own = [own(raw) for raw in model.denormalise(images)]
+    if not isinstance(own, Segments):
+        own = _label_maps(own)
+    found = own if isinstance(own, list) else [own] * len(images)
+    if len(found) != len(images):
+        raise ShapeError(
+            f"got segments of {len(found)} images for a batch of {len(images)}; give one label per pixel, one label "
+            "map for all images or one for each"
+        )
+    for piece in found:
+        if tuple(piece.labels.shape) != size:
+            raise ShapeError(f"got segments of {tuple(piece.labels.shape)} in {size}; give one label per pixel")
     return [Segments(piece.labels.to(images.device)) for piece in found]
+
+
+def _stretched(length: int, count: int) -> Tensor:
+    return torch.arange(length) * count // length
 
 
 def _numbered(labels: Any) -> Segments:
     """Number any labels from 0 without a gap, in their order."""
     labels = torch.as_tensor(labels)
-    if labels.ndim != 2:
+    if labels.ndim != 2 or labels.numel() == 0:
         raise ShapeError(f"got a label map of shape {tuple(labels.shape)}; (height, width) is needed")
-    return Segments(labels.unique(return_inverse=True)[1])
+    if labels.is_floating_point() or labels.is_complex():
+        kind = str(labels.dtype).removeprefix("torch.")
+        raise ShapeError(f"got a label map of {kind}; whole numbers are needed, such as labels.long()")
+    return Segments(labels.long().unique(return_inverse=True)[1])
 
 
 def _cut(model: Adapter, images: Tensor, cut: Cut) -> list[Segments]:
