@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from copy import deepcopy
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -487,6 +489,67 @@ def test_matches_zennit_in_the_same_process(name: str, composite: str, images: T
     with getattr(zennit, composite)(canonizers=[canonizers.ResNetCanonizer()]).context(model) as changed:
         (want,) = torch.autograd.grad(changed(pixels)[:, 1], pixels, logits[:, 1])
     reference_cnn.assert_same(got, want.sum(dim=1), 1e-9)
+
+
+class Residual(nn.Module):
+    """What stands for a block of EfficientNet-Lite0 in zennit, whose sums must be modules."""
+
+    def __init__(self, block: Any, add: nn.Module) -> None:
+        super().__init__()
+        self.block, self.add = block, add
+        self.block.has_skip = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.add(torch.stack([x, self.block(x)], dim=-1))  # type: ignore[no-any-return]
+
+
+def as_zennit_needs_it(model: nn.Module, add: Callable[[], nn.Module]) -> nn.Module:
+    """Merge EfficientNet-Lite0's batch norms exactly, leaving their activations, and make its sums modules."""
+    for parent in list(model.modules()):
+        for (_, conv), (name, norm) in pairwise(list(parent.named_children())):
+            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                scale = norm.weight * (norm.running_var + norm.eps).rsqrt()  # type: ignore[operator]
+                conv.weight = nn.Parameter(conv.weight * scale[:, None, None, None])
+                conv.bias = nn.Parameter(norm.bias - norm.running_mean * scale)  # type: ignore[operator]
+                setattr(parent, name, norm.act)
+    for stage in model.get_submodule("blocks").children():
+        for name, block in list(stage.named_children()):
+            if block.has_skip:
+                setattr(stage, name, Residual(block, add()))
+    return model
+
+
+@pytest.mark.shared
+def test_matches_zennit_on_a_photograph(shared: Path) -> None:
+    repair_torchvision()
+    zennit, layers = pytest.importorskip("zennit.composites"), pytest.importorskip("zennit.layer")
+    image = reference_cnn.photograph(shared).double()
+    whole = sightline.load("package/efficientnet_lite0").model.double()
+    merged = as_zennit_needs_it(deepcopy(whole), layers.Sum).eval()
+    for name, composite in {
+        "epsilon_plus_flat": "EpsilonPlusFlat",
+        "epsilon_alpha2_beta1": "EpsilonAlpha2Beta1",
+    }.items():
+        got = sightline.explain(whole, image, f"lrp(composite='{name}')", target=155).map
+        pixels = image.clone().requires_grad_()
+        with getattr(zennit, composite)().context(merged) as changed:
+            logit = changed(pixels)[:, 155]
+            (want,) = torch.autograd.grad(logit, pixels, logit.detach())
+        reference_cnn.assert_same(got, want.sum(dim=1), 1e-8)
+
+
+@pytest.mark.parametrize("composite", sorted(COMPOSITES))
+def test_zeros_put_around_an_image_are_the_convolutions_own(composite: str, images: Tensor) -> None:
+    inside = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=2), nn.ReLU(), nn.Conv2d(4, 5, 8), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+    apart = nn.Sequential(nn.ZeroPad2d(2), deepcopy(inside[0]), *inside[1:])
+    apart[1].padding = (0, 0)
+    got, want = (
+        sightline.explain(model.double().eval(), images, f"lrp(composite='{composite}')", target=1).map
+        for model in (apart, inside)
+    )
+    assert_close(got, want)
 
 
 def test_runs_on_a_photograph_and_finds_the_dog(shared: Path) -> None:

@@ -59,6 +59,15 @@ class _Made:
     version: int
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Padded:
+    """How a tensor came about: zeros were put around this one; true as long as nobody has written into it."""
+
+    x: Tensor
+    pad: Callable[[Tensor], Tensor]
+    version: int
+
+
 class Relevance(TorchFunctionMode):
     """Give every call of a network its relevance rule.
 
@@ -78,6 +87,7 @@ class Relevance(TorchFunctionMode):
         self._made: Any = WeakTensorKeyDictionary()
         self._fed: Any = WeakTensorKeyDictionary()  # by version: whether it went into a layer with a rule
         self._gates: Any = WeakTensorKeyDictionary()
+        self._padded: Any = WeakTensorKeyDictionary()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -114,7 +124,7 @@ class Relevance(TorchFunctionMode):
             return self._sum
         if name in PRODUCTS | QUOTIENTS:
             return self._product
-        return {"batch_norm": self._batch_norm, "layer_norm": self._layer_norm}.get(name)
+        return {"batch_norm": self._batch_norm, "layer_norm": self._layer_norm, "pad": self._pad}.get(name)
 
     # ---- layers ------------------------------------------------------------------------------------------------
 
@@ -132,11 +142,31 @@ class Relevance(TorchFunctionMode):
             )
         self.count += 1
         last = func.__name__ == "linear"
-        layer = Affine(lambda x, w, b: func(x, w, b, **given), constant(weight), constant(bias), rule, self.box, last)
+        x, pad = (x, None) if last else self._without_padding(x)
+        layer = Affine(
+            lambda x, w, b: func(x if pad is None else pad(x), w, b, **given),
+            constant(weight), constant(bias), rule, self.box, last,
+        )  # fmt: skip
         output = self._through(layer, x, lambda: layer.run(x.detach(), layer.weight, layer.bias))
         if not last or output.ndim == 2:  # channels on axis 1, where a batch norm expects them
             self._made[output] = _Made(layer, x, output._version)
         return output
+
+    def _pad(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
+        given = named(("input", "pad", "mode", "value"), args, kwargs)
+        output: Tensor = func(*args, **kwargs)
+        if given.get("mode", "constant") == "constant" and not given.get("value"):
+            pad = partial(func, pad=given["pad"])
+            self._padded[output] = _Padded(given["input"], pad, output._version)
+        return output
+
+    def _without_padding(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor] | None]:
+        """Return what zeros were put around, and how: they are a convolution's own, and nothing that it was fed.
+
+        The flat and the box rule would hand them relevance, and it would be lost.
+        """
+        found = self._padded.get(x)
+        return (x, None) if found is None or found.version != x._version else (found.x, found.pad)
 
     def _batch_norm(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
         given = named(_NORM, args, kwargs)
