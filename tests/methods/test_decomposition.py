@@ -342,9 +342,9 @@ def test_post_norm_blocks_keep_att_in(images: Tensor) -> None:
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
-        (lambda: AttentionTimesNorm(variant="none"), "got variant='none'; att_in knows"),  # type: ignore[arg-type]
+        (lambda: AttentionTimesNorm(variant="none"), "att_in got variant='none'; choose from summed, per_head"),  # type: ignore[arg-type]
         (lambda: AttentionTimesNorm(residual=True, variant="per_head"), "the residual belongs to no head"),
-        (lambda: Alti(variant="post_ln"), "got variant='post_ln'; alti knows"),  # type: ignore[arg-type]
+        (lambda: Alti(variant="post_ln"), "alti got variant='post_ln'; choose from pre_ln, skipplus"),  # type: ignore[arg-type]
     ],
 )
 def test_options_that_make_no_sense_are_refused(build: Callable[[], Any], sentence: str) -> None:

@@ -221,7 +221,7 @@ def test_an_activation_off_zero_still_has_a_derivative(images: Tensor) -> None:
     [
         ({"gelu": "taylor"}, "got bias='discard' and gelu='taylor' in the backward form"),
         ({"bias": "abs_dot"}, "in the backward form, which knows neither; write form='forward'"),
-        ({"form": "sideways"}, "got form='sideways'; decompx knows 'backward' and 'forward'"),
+        ({"form": "sideways"}, "decompx got form='sideways'; choose from backward, forward"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], sentence: str) -> None:

@@ -101,8 +101,6 @@ class AttentionTimesNorm(_BlockMatrices):
     variant: Literal["summed", "per_head"] = "summed"
 
     def __post_init__(self) -> None:
-        if self.variant not in ("summed", "per_head"):
-            raise RecipeError(f"got variant={self.variant!r}; att_in knows 'summed' and 'per_head'")
         if self.residual and self.variant == "per_head":
             raise RecipeError("got residual=True with variant='per_head'; the residual belongs to no head: drop one")
 
@@ -210,10 +208,6 @@ class Alti(_Rolled):
 
     start: int = 0
     variant: Literal["pre_ln", "skipplus"] = "pre_ln"
-
-    def __post_init__(self) -> None:
-        if self.variant not in ("pre_ln", "skipplus"):
-            raise RecipeError(f"got variant={self.variant!r}; alti knows 'pre_ln' and 'skipplus'")
 
     def matrix(self, parts: Parts) -> Tensor:
         parts.check_sum()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from sightline.errors import RecipeError
 
 Rule = Literal["right", "gauss_legendre", "trapezoid"]
 
@@ -23,6 +25,8 @@ def quadrature(rule: Rule, steps: int) -> tuple[Tensor, Tensor]:
     if rule == "right" or steps == 1:
         nodes = torch.arange(1, steps + 1, dtype=torch.float64) / steps
         return nodes, torch.full_like(nodes, 1 / steps)
+    if rule != "trapezoid":
+        raise RecipeError(f"got rule={rule!r}; choose from {', '.join(get_args(Rule))}")
     weights = torch.full((steps,), 1 / (steps - 1), dtype=torch.float64)
     weights[[0, -1]] /= 2
     return torch.linspace(0, 1, steps, dtype=torch.float64), weights

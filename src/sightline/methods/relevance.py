@@ -114,13 +114,6 @@ class Lrp(Sharing):
     preset: Literal["captum", "chefer"] | None = None
 
     def __post_init__(self) -> None:
-        if self.composite not in COMPOSITES | ALIASES:
-            raise RecipeError(f"got composite={self.composite!r}; lrp knows {', '.join(COMPOSITES | ALIASES)}")
-        if self.preset not in (None, "captum", "chefer"):
-            raise RecipeError(
-                f"got preset={self.preset!r}; write 'captum', or 'chefer' for a transformer, or leave it out and "
-                "choose a composite"
-            )
         if self.preset and self.composite != "epsilon_plus":
             raise RecipeError(f"got preset={self.preset!r} with composite={self.composite!r}; leave out one of them")
 
