@@ -11,12 +11,12 @@ import ast
 import inspect
 from dataclasses import MISSING, Field, fields
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from sightline.errors import RecipeError
-from sightline.registry import METHODS, METRICS, OPERATORS, Spec, is_registered, spec_of, unknown
+from sightline.registry import METHODS, METRICS, OPERATORS, Spec, hints_of, is_registered, spec_of, unknown
 from sightline.types import Method
 
 LONGEST = 10_000  # characters; a recipe is a line, and deeper nesting would only test the parser
@@ -196,23 +196,20 @@ def _option(spec: Spec, name: str, value: Any) -> Any:
     try:
         return _validator(spec.build, name).validate_python(value)
     except ValidationError as error:
-        wanted = inspect.formatannotation(_hints(spec.build)[name]).replace("typing.", "").replace("Literal", "one of ")
+        wanted = (
+            inspect.formatannotation(hints_of(spec.build)[name]).replace("typing.", "").replace("Literal", "one of ")
+        )
         reason = error.errors()[0]["msg"]
         raise RecipeError(f"{spec.name} got {name}={value!r}; {reason[0].lower()}{reason[1:]} ({wanted})") from None
 
 
 @cache
-def _hints(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls, localns={"Method": Method})
-
-
-@cache
 def _validator(cls: type, name: str) -> TypeAdapter[Any]:
-    return TypeAdapter(_hints(cls)[name], config=ConfigDict(strict=True))
+    return TypeAdapter(hints_of(cls)[name], config=ConfigDict(strict=True))
 
 
 def _is_method_field(spec: Spec, name: str) -> bool:
-    hint = _hints(spec.build)[name]
+    hint = hints_of(spec.build)[name]
     return hint is Method or Method in getattr(hint, "__args__", ())
 
 

@@ -181,14 +181,19 @@ def _refuse_unknown_words(name: str, cls: Any) -> None:
 
 
 @cache
+def hints_of(cls: type) -> dict[str, Any]:
+    """Return the annotations of a class, resolved."""
+    from sightline.types import Method  # loads torch
+
+    return get_type_hints(cls, localns={"Method": Method})
+
+
+@cache
 def _words(cls: type) -> dict[str, tuple[str, ...]]:
     """Return the words that each option knows, for options that take no other text."""
-    from sightline.types import Method  # imports nothing of ours but this module
-
-    hints = get_type_hints(cls, localns={"Method": Method})
     found = {}
     for field in fields(cls):
-        kinds = _kinds(hints[field.name])
+        kinds = _kinds(hints_of(cls)[field.name])
         words = tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
         if words and str not in kinds:
             found[field.name] = tuple(word for word in words if isinstance(word, str))
