@@ -53,6 +53,75 @@ def test_is_as_close_to_the_authors_code_as_its_rounding_allows(recipe: str, key
     assert np.corrcoef(got.flatten(), want.flatten())[0, 1] > 0.99999
 
 
+def over(relevance: Tensor, z: Tensor) -> Tensor:
+    return torch.where(z == 0, 0.0, relevance / (z + 1e-9))
+
+
+def through_linear(x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
+    halves = [(x.clamp(min=0), weight.clamp(min=0)), (x.clamp(max=0), weight.clamp(max=0))]
+    share = over(relevance, sum(half @ w.T for half, w in halves))  # type: ignore[arg-type]
+    return halves[0][0] * (share @ halves[0][1]) + halves[1][0] * (share @ halves[1][1])
+
+
+def through_sum(a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    parts = [x * over(relevance, a + b) for x in (a, b)]
+    sizes = [part.sum().abs() for part in parts]
+    wanted = [size / (sizes[0] + sizes[1]) * relevance.sum() for size in sizes]
+    first, second = (part * over(want, part.sum()) for part, want in zip(parts, wanted, strict=True))
+    return first, second
+
+
+def by_hand(model: Any, image: Tensor, target: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the relevance of each block's attention and its gradient, written out for one image with a class token."""
+    tokens, kept = model._pos_embed(model.patch_embed(image)), []
+    for block in model.blocks:
+        normed = block.norm1(tokens)
+        q, k, v = (each[0] for each in block.attn.qkv(normed).unflatten(-1, (3, 3, -1)).permute(2, 0, 3, 1, 4))
+        attention = (q @ k.mT * block.attn.scale).softmax(dim=-1)
+        context = (attention @ v).transpose(0, 1).flatten(1)[None]
+        attended = block.attn.proj(context)
+        middle = tokens + attended
+        hidden = F.gelu(block.mlp.fc1(block.norm2(middle)))
+        kept.append((tokens, normed, q, k, v, attention, context, attended, middle, hidden))
+        tokens = middle + block.mlp.fc2(hidden)
+    read = model.norm(tokens)[:, 0]
+    logit = model.head(read)[0, target]
+    gradients = torch.autograd.grad(logit, [each[5] for each in kept])
+    relevance = torch.zeros_like(tokens)
+    only = F.one_hot(torch.tensor([target]), model.head.out_features).double()
+    relevance[:, 0] = read * over(through_linear(read, model.head.weight, only), read)
+    found = []
+    for block, gradient, trace in zip(reversed(model.blocks), reversed(gradients), reversed(kept), strict=True):
+        x, normed, q, k, v, attention, context, attended, middle, hidden = trace
+        stream, fed = through_sum(middle, block.mlp.fc2(hidden), relevance)
+        fed = through_linear(hidden, block.mlp.fc2.weight, fed)
+        fed = through_linear(block.norm2(middle), block.mlp.fc1.weight, fed)
+        relevance = middle * (over(stream, middle) + over(fed, middle))
+        stream, fed = through_sum(x, attended, relevance)
+        fed = through_linear(context, block.attn.proj.weight, fed)[0].unflatten(-1, (3, -1)).transpose(0, 1)
+        share = over(fed, attention @ v)
+        of_attention, of_values = attention * (share @ v.mT) / 2, v * (attention.mT @ share) / 2
+        found.append((of_attention.detach(), gradient))
+        share = over(of_attention, q @ k.mT)
+        parts = torch.stack([q * (share @ k) / 2, k * (share.mT @ q) / 2, of_values])  # (q k v, head, token, channel)
+        fed = through_linear(normed, block.attn.qkv.weight, parts.permute(2, 0, 1, 3).flatten(1)[None])
+        relevance = x * (over(stream, x) + over(fed, x))
+    return found[::-1]
+
+
+@pytest.mark.parametrize(("recipe", "_key"), UNSTEADY)
+def test_is_the_rules_written_out_one_by_one(recipe: str, _key: str) -> None:
+    model, image, _ = tiny.reference_vit(torch.float64)
+    carried = torch.eye(50, dtype=torch.float64)
+    for relevance, gradient in by_hand(model, image, 3):
+        weighted = relevance if recipe == "lrp_rollout" else relevance * gradient
+        step = torch.eye(50) + weighted.clamp(min=0).mean(dim=0)
+        carried = (step / step.sum(dim=-1, keepdim=True) if "mda" in recipe else step) @ carried
+    got = sightline.explain(model, image, recipe, target=3).map[0]
+    # where the stabiliser of 1e-9 stands is all that differs
+    assert_close(got, carried[0, 1:].unflatten(0, (7, 7)).detach(), rtol=1e-7, atol=0)
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize(("recipe", "file", "tolerance"), PHOTO)
 def test_reaches_the_authors_numbers_in_float64(
