@@ -21,11 +21,11 @@ from typing import Any
 from rich.console import Console
 
 from sightline import __version__
+from sightline.bench.engines.local import LocalEngine
 from sightline.bench.images import deal, open_images
-from sightline.bench.local import LocalEngine
 from sightline.bench.plan import make_plan
-from sightline.bench.rows import Result
-from sightline.bench.store import Store
+from sightline.bench.store.rows import Result
+from sightline.bench.store.store import Store
 from sightline.bench.unit import Manifest, Setting, Unit
 
 METHODS = ["gae", "ixg", "rollout", "smooth_grad(samples=4)"]

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 import sightline
-from sightline.methods.neighbourhood import neighbourhoods
-from sightline.methods.patching import Caap
-from sightline.methods.patching_efficient import EfficientCaap
-from sightline.models.vit import VisionTransformer
+from sightline.methods.patching.caap import Caap
+from sightline.methods.patching.e_caap import EfficientCaap
+from sightline.methods.patching.neighbourhood import neighbourhoods
+from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import Method
 
 BATCH = 8

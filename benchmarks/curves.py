@@ -19,7 +19,7 @@ from torch import Tensor
 
 import sightline
 from sightline.metrics.case import Case
-from sightline.metrics.faithfulness import Deletion, Insertion
+from sightline.metrics.faithfulness.insertion_deletion import Deletion, Insertion
 from sightline.types import Logit
 
 POINTS = 225

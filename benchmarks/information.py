@@ -25,7 +25,7 @@ from torch import Tensor
 import sightline
 from sightline.api import as_batch
 from sightline.metrics.case import Case
-from sightline.metrics.information import THRESHOLDS
+from sightline.metrics.information.sic_aic import THRESHOLDS
 from sightline.metrics.judge import judge
 from sightline.models.adapter import Adapter
 from sightline.perturb.reveal import images_of, pictures_of, random_pixels

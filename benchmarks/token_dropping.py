@@ -19,7 +19,7 @@ from torch import Tensor
 
 import sightline
 from sightline.methods.kept_tokens import score_masks
-from sightline.models.vit import VisionTransformer
+from sightline.models.vit.adapter import VisionTransformer
 
 Task = tuple[Callable[[], object], float]  # what to run, and how many images or masks that is
 CLAIM = 0.6

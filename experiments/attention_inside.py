@@ -29,7 +29,7 @@ from torch.nn import functional as F
 import sightline
 from sightline.errors import InputError
 from sightline.extras import require
-from sightline.models.vit import VisionTransformer
+from sightline.models.vit.adapter import VisionTransformer
 
 PAIRS = {"object → object": (1, 1), "object → background": (1, 0), "background → background": (0, 0)}
 

@@ -29,7 +29,7 @@ from torch import Tensor
 import sightline
 from sightline.api import as_method, ready
 from sightline.errors import SightlineError
-from sightline.methods.several import ask
+from sightline.methods.multi_target import multi_target
 from sightline.models.passes import counting
 from sightline.operators.contrast import PRESETS as CONTRASTS
 from sightline.operators.contrast import contrasted as contrast
@@ -99,7 +99,7 @@ def four_maps(model: sightline.Adapter, quad: list[Shot], method: str) -> tuple[
     """Return the maps of a quad's four classes at image size, (4, 1, 1, height, width), and what they cost."""
     image, targets = quad[0].image[None], [sightline.Logit(shot.label) for shot in quad]
     with counting() as meter, ready(model):
-        found = ask(as_method(method), model, model.accept(image), targets)
+        found = multi_target(as_method(method), model, model.accept(image), targets)
     cost = {"forward": [meter.passes.forward / 4] * 4, "backward": [meter.passes.backward / 4] * 4}
     return torch.stack([placed(replace(one, values=one.values[:1])) for one in found]), cost
 

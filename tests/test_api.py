@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 import sightline
 from sightline import errors
-from sightline.methods.gradient import InputTimesGradient
+from sightline.methods.gradient.gradient import InputTimesGradient
 from tests import tiny
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sightline import parse
 from sightline.errors import RecipeError
-from sightline.methods.gradient import InputTimesGradient
-from sightline.methods.path import IntegratedGradients
+from sightline.methods.gradient.gradient import InputTimesGradient
+from sightline.methods.path.ig import IntegratedGradients
 from sightline.operators.against import Against
 from sightline.operators.layers import SkipPlus
 from sightline.recipe import options, parse_metric, parts, text

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sightline import errors
     from sightline.api import evaluate, explain
     from sightline.models import Adapter, Site, adapt, capture, edit, register_family
-    from sightline.models.zoo import load
+    from sightline.models.zoo.ids import load
     from sightline.recipe import parse
     from sightline.registry import METHODS, METRICS, OPERATORS
     from sightline.types import (

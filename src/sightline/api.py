@@ -18,9 +18,10 @@ from sightline.methods.foreign import Foreign
 from sightline.metrics.case import Case
 from sightline.metrics.judge import Scores, judge
 from sightline.metrics.protocols import protocol_metrics
-from sightline.models.adapter import HALF, Adapter
+from sightline.models.adapter import Adapter
 from sightline.models.families import adapt
 from sightline.models.passes import counting
+from sightline.models.precision import full_precision
 from sightline.models.targets import resolve_target
 from sightline.perturb.superpixels import Own
 from sightline.recipe import parse, parts, text
@@ -205,7 +206,7 @@ def ready(model: Adapter) -> Iterator[None]:
 
 def _finished(values: Tensor, recipe: str, model: Adapter) -> tuple[Tensor, tuple[str, ...]]:
     """Check the numbers, lift half precision, and turn constant maps into zeros, saying so."""
-    values = values.float() if values.dtype in HALF else values
+    values = full_precision(values)
     if not torch.isfinite(values).all():
         raise NumericalError(
             f"{recipe} gave NaN or infinite values on {model.name}; check its weights, or try float32 "

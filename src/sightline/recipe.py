@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from sightline.errors import RecipeError
-from sightline.registry import METHODS, METRICS, OPERATORS, Spec, hints_of, is_registered, spec_of, unknown
+from sightline.registry import METHODS, METRICS, OPERATORS, Spec, hints_of, is_registered, no_such, spec_of, unknown
 from sightline.types import Method
 
 LONGEST = 10_000  # characters; a recipe is a line, and deeper nesting would only test the parser
@@ -162,7 +162,7 @@ def _key(keyword: ast.keyword, spec: Spec) -> str:
         raise RecipeError(f"{spec.name} got **; write the options out, {', '.join(names)}")
     if keyword.arg not in names:
         known = f"it has {', '.join(names)}" if names else "it has none"
-        raise RecipeError(f"{unknown(keyword.arg, 'option', names).split(';')[0]} in {spec.name}; {known}")
+        raise RecipeError(f"{no_such(keyword.arg, 'option')} in {spec.name}; {known}")
     return keyword.arg
 
 

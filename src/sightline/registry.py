@@ -11,7 +11,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, wraps
 from importlib.metadata import entry_points
@@ -136,8 +136,8 @@ class Registry(Mapping[str, Spec]):
             return
         self._walked = True
         package = importlib.import_module(f"sightline.{self.room}")
-        for module in pkgutil.iter_modules(package.__path__):
-            importlib.import_module(f"{package.__name__}.{module.name}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
         load_plugins()
 
     def __getitem__(self, name: str) -> Spec:
@@ -207,11 +207,21 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
     return tuple(kind for part in get_args(hint) for kind in _kinds(part))
 
 
-def unknown(name: str, kind: str, known: Mapping[str, Any] | list[str]) -> str:
-    """Say that a name is unknown, and which one may have been meant."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"see `sightline list {kind}s`"
-    return f"there is no {kind} called {name!r}; {hint}"
+def no_such(name: str, kind: str) -> str:
+    """Say that a name is unknown."""
+    return f"there is no {kind} called {name!r}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that may have been meant, None where none is close."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
+
+
+def unknown(name: str, kind: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Say that a name is unknown, and which one may have been meant; where none is close, what to do `otherwise`."""
+    near = nearest(name, known)
+    hint = f"did you mean {near!r}?" if near else otherwise or f"see `sightline list {kind}s`"
+    return f"{no_such(name, kind)}; {hint}"
 
 
 _plugins_loaded = False

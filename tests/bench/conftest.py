@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from sightline.bench.plan import Plan, make_plan
-from sightline.bench.store import read_rows
+from sightline.bench.store.store import read_rows
 from sightline.data.source import DATASETS
-from sightline.models import zoo
+from sightline.models.zoo import ids as zoo
 from sightline.registry import METHODS, METRICS
 
 PLUGIN = Path(__file__).parent / "faulty_plugin.py"

@@ -9,11 +9,11 @@ import pytest
 from sightline import api
 from sightline.bench.plan import CONTROLS, read_plan
 from sightline.bench.run import run
-from sightline.bench.store import read_rows
+from sightline.bench.store.store import read_rows
 from sightline.data.dataset import DATASETS, options_of
 from sightline.errors import SightlineError
 from sightline.metrics.protocols import PROTOCOLS
-from sightline.models.zoo import load
+from sightline.models.zoo.ids import load
 from sightline.recipe import parse, parse_metric, parts
 from sightline.registry import METHODS, is_registered, spec_of
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from sightline.bench import run as module
+from sightline.bench.engines.messages import error_of, pack, tell_error, unpack
+from sightline.bench.engines.process import answer
 from sightline.bench.images import open_images
-from sightline.bench.messages import error_of, pack, tell_error, unpack
-from sightline.bench.process import answer
 from sightline.bench.run import Watch, resume, run
-from sightline.bench.status import status_of
-from sightline.bench.store import Store, read_maps, read_rows
+from sightline.bench.store.status import status_of
+from sightline.bench.store.store import Store, read_maps, read_rows
 from sightline.bench.unit import Setting
 from sightline.bench.work import Worker, digest_weights
 from sightline.errors import InputError, RecipeError, SightlineError, UnsupportedModel
@@ -63,7 +63,7 @@ def test_an_image_without_a_mask_is_told_and_scored_by_the_rest(plan, tmp_path):
 
 def test_values_are_those_of_explain_and_evaluate(plan, tmp_path, photos):
     from sightline.api import evaluate, explain
-    from sightline.models import zoo
+    from sightline.models.zoo import ids as zoo
 
     run(plan(batch=1, methods=["ixg"]), str(tmp_path / "s"), workers=0)
     rows = read_rows(tmp_path / "s").set_index(["metric", "image"])
@@ -77,7 +77,7 @@ def test_values_are_those_of_explain_and_evaluate(plan, tmp_path, photos):
 
 
 def test_passes_are_those_of_the_method_per_image(plan, tmp_path):
-    from sightline.models import zoo
+    from sightline.models.zoo import ids as zoo
 
     run(plan(), str(tmp_path / "s"), workers=0)
     rows = read_rows(tmp_path / "s")
@@ -213,7 +213,7 @@ def test_weights_that_are_not_those_of_the_run_are_refused(plan, tmp_path):
     manifest = Store(str(tmp_path / "s")).manifest()
     from dataclasses import replace
 
-    from sightline.bench.rows import decode
+    from sightline.bench.store.rows import decode
 
     unit = replace(next(manifest.units()), weights="0" * 32)
     found = decode(Worker(manifest.setting).work(unit).rows)["flag"].to_pylist()

@@ -7,7 +7,7 @@ from importlib import util
 import pytest
 
 from sightline.bench import run as running
-from sightline.bench.store import Store, read_rows
+from sightline.bench.store.store import Store, read_rows
 from sightline.cli import console, screen
 
 PLAN = """

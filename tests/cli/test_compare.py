@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from sightline.cli.agreement import agreements, spearman
+from sightline.audit.agreement import agreements, spearman
 
 VIT, CNN = "bundled/shapes-vit", "bundled/shapes-cnn"
 QUICK = ("--metric-step", 1024)

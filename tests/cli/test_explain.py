@@ -340,7 +340,7 @@ def test_a_missing_extra_is_named_with_its_pip_line_before_any_work(sightline, p
 
 
 def test_without_a_network_a_pretrained_model_says_how_to_use_a_file(sightline, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("sightline.models.hub.reachable", lambda *_: False)
+    monkeypatch.setattr("sightline.models.zoo.hub.reachable", lambda *_: False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     result = sightline("explain", photos / "a.png", "--model", "timm/vit_tiny_patch16_224")

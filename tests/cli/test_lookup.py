@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.cli.bibliography import bibtex_of, itself, keys_of, references, specs_of
+from sightline.citations import bibtex_of, itself, keys_of, references, specs_of
 from sightline.cli.card import description, formulas
 from sightline.registry import METHODS, METRICS, OPERATORS
 

@@ -5,11 +5,11 @@ import pytest
 import torch
 from PIL import Image
 
-from sightline.cli.frame import LARGEST, SMALLEST, frame_of
-from sightline.cli.panel import CONTROLS, choose, is_agnostic, is_control, reseed, short
-from sightline.cli.study import Rated, metric_step, ranked
+from sightline.audit.panel import CONTROLS, choose, is_agnostic, is_control, reseed, short
+from sightline.audit.ranking import Rated, metric_step, ranked
+from sightline.audit.seen import LARGEST, SMALLEST, frame_of
+from sightline.cli.staged_output import safe, writing
 from sightline.cli.target import find_class
-from sightline.cli.writing import safe, writing
 from sightline.errors import OutputError, TargetError
 from sightline.models import adapt
 from sightline.recipe import parse, text

@@ -11,10 +11,10 @@ import pytest
 from safetensors.numpy import save
 from tests.report import invented
 
-from sightline.bench.rows import encode
-from sightline.bench.store import Store
+from sightline.audit.benchmarked import soundness
+from sightline.bench.store.rows import encode
+from sightline.bench.store.store import Store
 from sightline.bench.unit import Block, Described, Manifest, Setting
-from sightline.cli.randomised import soundness
 
 MODEL, IMAGES = "bundled/shapes-vit", 8
 METHODS = {name: invented.METHODS[name] for name in ("gae", "rollout", "cam")}  # of which cam fails on an image

@@ -5,8 +5,8 @@ from math import nan
 
 import pytest
 
+from sightline.audit.sanity_verdict import DOUBTFUL, FAILS, NO_VERDICT, PASSES, Evidence, verdict
 from sightline.cli import soundness
-from sightline.cli.verdict import DOUBTFUL, FAILS, NO_VERDICT, PASSES, Evidence, verdict
 from sightline.errors import NumericalError
 
 VIT, CNN = "bundled/shapes-vit", "bundled/shapes-cnn"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import sightline
-from sightline.methods.several import ask, ask_cost
+from sightline.methods.multi_target import multi_target_cost
 from sightline.models.passes import counting
 from sightline.recipe import parse, parts, text
 from sightline.registry import METHODS, OPERATORS, spec_of
@@ -192,8 +192,8 @@ def test_several_targets_at_once_are_the_same_as_one_by_one_and_cost_no_more(
     adapter, method = sightline.adapt(build(model)), parse(recipe)
     targets = [sightline.Logit(TARGETS), sightline.Logit((0, 1, 2))]
     with torch.no_grad(), counting() as meter:
-        together = ask(method, adapter, batch, targets)
-    spent_as_declared(recipe, meter.passes, ask_cost(method, adapter, 2) * len(batch))
+        together = multi_target(method, adapter, batch, targets)
+    spent_as_declared(recipe, meter.passes, multi_target_cost(method, adapter, 2) * len(batch))
     with torch.no_grad(), counting() as apart:
         for target, got in zip(targets, together, strict=True):
             assert_close(got.values, method(adapter, batch, target).values, rtol=1e-9, atol=1e-12)

@@ -224,7 +224,7 @@ def test_a_disk_that_fails_is_an_input_error(tmp_path, monkeypatch):
     def failing(*_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("sightline.data.folder.read_mask", failing)
+    monkeypatch.setattr("sightline.data.sets.folder.read_mask", failing)
     with pytest.raises(InputError, match=r"'p0' of set cannot be read .*Input/output error"):
         found.read("p0")
 

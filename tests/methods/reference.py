@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import sightline
-from sightline.methods.several import ask, ask_cost
+from sightline.methods.multi_target import multi_target_cost
 from sightline.models.passes import counting
 
 
@@ -41,11 +41,13 @@ def shares_one_run(recipe: str, model: nn.Module, images: Tensor, classes: Seque
     with torch.no_grad():
         for every_layer in (False, True):
             with counting() as meter:
-                together = ask(method, adapter, images, [sightline.Logit(c) for c in classes], every_layer=every_layer)
-            declared = ask_cost(method, adapter, len(classes), every_layer=every_layer) * len(images)
+                together = multi_target(
+                    method, adapter, images, [sightline.Logit(c) for c in classes], every_layer=every_layer
+                )
+            declared = multi_target_cost(method, adapter, len(classes), every_layer=every_layer) * len(images)
             assert abs(meter.passes.forward - declared.forward) < 1e-6
             assert abs(meter.passes.backward - declared.backward) < 1e-6
             assert declared.forward < len(classes) * method.cost(adapter).forward * len(images)
             for index, found in zip(classes, together, strict=True):
-                (alone,) = ask(method, adapter, images, [sightline.Logit(index)], every_layer=every_layer)
+                (alone,) = multi_target(method, adapter, images, [sightline.Logit(index)], every_layer=every_layer)
                 assert_close(found.values, alone.values, rtol=1e-9, atol=1e-12)

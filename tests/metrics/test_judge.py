@@ -12,7 +12,7 @@ from sightline import adapt
 from sightline.errors import InputError, RecipeError, RegistryError, UnsupportedModel
 from sightline.metrics import judge as judge_module
 from sightline.metrics.case import Case, Measurement
-from sightline.metrics.faithfulness import Deletion, Insertion
+from sightline.metrics.faithfulness.insertion_deletion import Deletion, Insertion
 from sightline.metrics.judge import Scores, judge
 from sightline.recipe import parse
 from sightline.registry import METRICS, Spec

@@ -18,7 +18,7 @@ from sightline.errors import InputError, RecipeError, UnsupportedModel
 from sightline.models.adapter import Adapter
 from sightline.models.blackbox import Opaque
 from sightline.models.randomise import Cascade, check_stages, copied, counts
-from sightline.models.zero_shot import ZeroShot, zero_shot
+from sightline.models.vit.zero_shot import ZeroShot, zero_shot
 
 ALL = {f"vit {name}": one for name, one in families_vit.FAMILIES.items()} | {
     f"cnn {name}": one for name, one in families_cnn.FAMILIES.items()

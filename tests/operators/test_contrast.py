@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 import sightline
 from sightline.errors import RecipeError, TargetError, UnsupportedMethod
-from sightline.methods.gradient import InputTimesGradient
+from sightline.methods.gradient.gradient import InputTimesGradient
 from sightline.operators.contrast import PRESETS, Rules, Var, contrasted, share_and_excess, shares
 
 

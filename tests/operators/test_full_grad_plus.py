@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import sightline
 from sightline.errors import RecipeError, UnsupportedMethod
-from sightline.methods.full_grad import accounts
+from sightline.methods.gradient.full_grad import accounts
 
 
 def explained(model: nn.Module, images: Tensor, recipe: str) -> Tensor:
@@ -63,7 +63,7 @@ def test_biases_are_counted_where_they_act(tiny_vit: nn.Module, images: Tensor) 
             if name.endswith("bias"):
                 parameter.zero_()
     adapter = sightline.adapt(tiny_vit)
-    assert isinstance(adapter, sightline.models.vit.VisionTransformer)
+    assert isinstance(adapter, sightline.models.vit.adapter.VisionTransformer)
     account = accounts(adapter, images, [sightline.Logit(1)])[0]
     assert account.biases.abs().max() == 0
     assert account.rest.abs().max() == 0

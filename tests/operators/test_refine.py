@@ -257,7 +257,7 @@ def test_costs_at_most_what_it_declares(
     declared = method.cost(adapter) * 2
     assert meter.passes.forward <= declared.forward
     assert meter.passes.backward <= declared.backward
-    spared = sum(len(sightline.perturb.ends.BLURS) - (one.blur - 29) // 2 for one in details(found).images)
+    spared = sum(len(sightline.perturb.endpoints.BLURS) - (one.blur - 29) // 2 for one in details(found).images)
     if "tau" in options:  # then nothing but the blur depends on the image
         assert meter.passes.forward == declared.forward - spared
 

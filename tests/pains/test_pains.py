@@ -19,7 +19,7 @@ from torch.testing import assert_close
 import sightline
 from sightline import errors
 from sightline.extras import require
-from sightline.models.vit import VisionTransformer
+from sightline.models.vit.adapter import VisionTransformer
 
 
 def timm_model(name: str, **options: Any) -> nn.Module:

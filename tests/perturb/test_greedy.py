@@ -12,7 +12,7 @@ from torch import Tensor
 
 import sightline
 from sightline.models.passes import counting
-from sightline.perturb.ends import BLURS, Ends, find_ends
+from sightline.perturb.endpoints import BLURS, Endpoints, find_endpoints
 from sightline.perturb.greedy import Rule, greedy, most_passes, passes, released_length
 from sightline.perturb.interior_point import early_fit
 from sightline.perturb.magnitudes import convex_fit
@@ -33,9 +33,9 @@ def first(logits: Tensor) -> Tensor:
     return logits[:, 0]
 
 
-def ends(image: Tensor) -> Ends:
+def ends(image: Tensor) -> Endpoints:
     blank = torch.zeros_like(image)
-    return Ends(image, blank, blank, float(image.mean()) - 2, -2.0, -2.0, 31)
+    return Endpoints(image, blank, blank, float(image.mean()) - 2, -2.0, -2.0, 31)
 
 
 def run(images: list[Tensor], rule: Rule, seed: list[int] | None = None) -> list[Any]:
@@ -134,7 +134,7 @@ def test_ends_blur_until_the_class_is_gone() -> None:
     images = torch.stack([chequered, torch.ones(3, 64, 64)])
     model = sightline.adapt(lambda batch: batch.square().mean(dim=(1, 2, 3))[:, None])
     with torch.no_grad(), counting() as meter:
-        lost, kept = find_ends(model, images, Custom(first))
+        lost, kept = find_endpoints(model, images, Custom(first))
     assert (lost.side, kept.side) == (31, 101)
     assert lost.blur <= 0.01 < kept.blur
     assert (lost.full, lost.empty) == (1.0, 0.0)

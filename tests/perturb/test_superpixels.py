@@ -14,11 +14,11 @@ from torch.testing import assert_close
 
 import sightline
 from sightline.errors import RecipeError, ShapeError, SightlineError
-from sightline.methods.kernel_shap import KernelShap
-from sightline.methods.lime import Lime
-from sightline.methods.occlusion import Occlusion
-from sightline.methods.pami import PartitionAndAggregate
-from sightline.methods.partition_shap import PartitionShap
+from sightline.methods.sampling.kernel_shap import KernelShap
+from sightline.methods.sampling.lime import Lime
+from sightline.methods.sampling.occlusion import Occlusion
+from sightline.methods.sampling.pami import PartitionAndAggregate
+from sightline.methods.sampling.partition_shap import PartitionShap
 from sightline.perturb.segments import Segments, grid_segments
 from sightline.perturb.superpixels import about, as_option, check_cut, pieces_of
 

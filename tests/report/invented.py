@@ -12,9 +12,9 @@ import pandas
 from PIL import Image
 
 from sightline.bench.table import Table, make_table
-from sightline.report.benchmark import BenchmarkPage
-from sightline.report.gallery import Exhibit
-from sightline.report.soundness import Soundness
+from sightline.report.benchmark.gallery import Exhibit
+from sightline.report.benchmark.page import BenchmarkPage
+from sightline.report.benchmark.sanity import Soundness
 
 # recipe -> (how good it is, forward passes, backward passes)
 METHODS = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.report import invented
 
-from sightline.report.benchmark import write_benchmark
+from sightline.report.benchmark.page import write_benchmark
 
 BOARD = ".panel:not([hidden]) table.leader"
 NAMES = ("chromium", "chromium-browser", "google-chrome")

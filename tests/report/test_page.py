@@ -13,7 +13,7 @@ from PIL import Image
 
 from sightline.errors import MissingExtra, OutputError
 from sightline.report import page as page_module
-from sightline.report.curve_chart import SERIES, line_chart
+from sightline.report.charts.curve import SERIES, line_chart
 from sightline.report.page import ExplainPage, ImageSection, MapCard, render_page, verdict, write_page
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-from sightline.bench.lines import Line
+from sightline.bench.table_rows import Line
 from sightline.extras import require
 
 if TYPE_CHECKING:

@@ -124,8 +124,7 @@ def _sentence(mistake: Any) -> str:
     key = str(mistake["loc"][0])
     if mistake["type"] == "extra_forbidden":
         names = list(Plan.model_fields)
-        first = unknown(key, "setting", names).replace("; see `sightline list settings`", "")
-        return first if "did you mean" in first else f"{first}; a plan has {', '.join(names)}"
+        return unknown(key, "setting", names, otherwise=f"a plan has {', '.join(names)}")
     meaning = Plan.model_fields[key].description
     if mistake["type"] == "missing":
         return f"{key} is missing; write {key} = …, {meaning}"
@@ -135,7 +134,7 @@ def _sentence(mistake: Any) -> str:
 
 def _wrong_models(plan: Plan) -> list[str]:
     """Find ids that no library can answer to, without loading any."""
-    from sightline.models.zoo import KNOWN, LIBRARIES, list_models
+    from sightline.models.zoo.ids import KNOWN, LIBRARIES, list_models
     from sightline.registry import load_plugins, unknown
 
     load_plugins()

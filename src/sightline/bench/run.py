@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from sightline import __version__
-from sightline.bench.engine import Engine, open_engine
+from sightline.bench.engines.engine import Engine, open_engine
 from sightline.bench.plan import Plan, make_plan
-from sightline.bench.rows import Result, decode
-from sightline.bench.standings import Failure, Standings
-from sightline.bench.status import Survey, is_whole, survey
-from sightline.bench.store import Store
+from sightline.bench.running_means import Failure, Standings
+from sightline.bench.store.rows import Result, decode
+from sightline.bench.store.status import Survey, is_whole, survey
+from sightline.bench.store.store import Store
 from sightline.bench.unit import Block, Manifest, Setting, Unit
 from sightline.errors import InputError, OutputError
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from sightline import api
-from sightline.bench.block import Fed, alike
-from sightline.bench.rows import FAILED, failed_rows, row
+from sightline.bench.chunk import Fed, alike
+from sightline.bench.store.rows import FAILED, failed_rows, row
 from sightline.bench.unit import Unit, sentence_of
 from sightline.metrics.case import Case, Metric
 from sightline.metrics.judge import judge

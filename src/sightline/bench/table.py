@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sightline.bench import formats
-from sightline.bench.agreement import Agreement, Ranked, agreements
-from sightline.bench.breakdown import ClassLine, WorstImage, by_class, worst_images
-from sightline.bench.kind import direction_of, kind_of
-from sightline.bench.lines import Comparison, Line, judge
-from sightline.bench.paired import Block, Unpaired, blocks
-from sightline.bench.stats import Settings
+from sightline.bench.stats.agreement import Agreement, Ranked, agreements
+from sightline.bench.stats.breakdown import ClassLine, WorstImage, by_class, worst_images
+from sightline.bench.stats.paired import Block, Unpaired, blocks
+from sightline.bench.stats.resampling import Settings
+from sightline.bench.table_rows import Comparison, Line, judge
+from sightline.bench.traits import direction_of, kind_of
 
 if TYPE_CHECKING:
     import pandas

@@ -18,10 +18,10 @@ from safetensors.numpy import save
 from torch import Tensor, nn
 
 from sightline import __version__, api
-from sightline.bench.block import Fed, read_block
+from sightline.bench.chunk import Fed, read_block
 from sightline.bench.images import open_images
-from sightline.bench.rows import Result, encode, failed_rows
 from sightline.bench.scoring import work
+from sightline.bench.store.rows import Result, encode, failed_rows
 from sightline.bench.unit import Described, Setting, Unit, sentence_of
 from sightline.data.dataset import Dataset
 from sightline.errors import UnsupportedMethod, UnsupportedModel, WeightsError

@@ -121,7 +121,7 @@ def resume(
 
 def status(store: StoreArgument, as_json: AsJson = False) -> None:
     """Say how far a run is and what failed in it; nothing is changed, no model is loaded."""
-    from sightline.bench.status import status_of
+    from sightline.bench.store.status import status_of
     from sightline.cli.screen import show_status
 
     found = status_of(store)

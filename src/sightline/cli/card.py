@@ -29,7 +29,7 @@ def card(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
     """Show what a method, operator or metric is: formula, options, cost, needs, citation, and how it was checked."""
-    from sightline.cli.bibliography import specs_of
+    from sightline.citations import specs_of
 
     facts = facts_of(specs_of(name)[0])
     if as_json:
@@ -40,7 +40,7 @@ def card(
 
 def facts_of(spec: Spec) -> dict[str, Any]:
     """Gather what is known of a name."""
-    from sightline.cli.bibliography import keys_of, references
+    from sightline.citations import keys_of, references
     from sightline.recipe import example, options
 
     recipe = example(spec)

@@ -116,7 +116,7 @@ def _torchvision() -> str:
 def _bundled(name: str) -> str:
     if importlib.util.find_spec("timm") is None:
         return 'not installed: the bundled models need timm; pip install "sightline[timm]"'
-    from sightline.models.zoo import load
+    from sightline.models.zoo.ids import load
 
     model = load(f"bundled/{name}")
     parameters = sum(parameter.numel() for module in [model.model] for parameter in module.parameters())
@@ -124,7 +124,7 @@ def _bundled(name: str) -> str:
 
 
 def _bibliography() -> str:
-    from sightline.cli.bibliography import references
+    from sightline.citations import references
 
     return f"{len(references())} references"
 

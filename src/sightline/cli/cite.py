@@ -19,7 +19,7 @@ def cite(
     bibtex: Annotated[bool, typer.Option("--bibtex", help="Print BibTeX entries, ready for a .bib file.")] = False,
 ) -> None:
     """Print the papers that recipes stand on, and how to cite sightline itself."""
-    from sightline.cli.bibliography import bibtex_of, itself, keys_of, references, specs_of
+    from sightline.citations import bibtex_of, itself, keys_of, references, specs_of
 
     specs = [spec for recipe in recipes for spec in specs_of(recipe)]
     if bibtex:

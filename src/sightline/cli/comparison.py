@@ -12,16 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from sightline import __version__, api
+from sightline.audit.agreement import agreements
+from sightline.audit.panel import reseed, short
+from sightline.audit.ranking import Look, Study
 from sightline.cli import console
-from sightline.cli.agreement import agreements
-from sightline.cli.complaints import Complaints
 from sightline.cli.drawing import facts, named
+from sightline.cli.error_log import Complaints
 from sightline.cli.loading import gather, open_model
-from sightline.cli.panel import reseed, short
-from sightline.cli.study import Look, Study
+from sightline.cli.staged_output import Outbox, writing
 from sightline.cli.tables import percent, score
 from sightline.cli.target import find_class
-from sightline.cli.writing import Outbox, writing
 from sightline.data.images import read_image
 from sightline.errors import SightlineError, TargetError, UnsupportedModel
 from sightline.recipe import text

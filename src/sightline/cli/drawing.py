@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sightline.cli.bibliography import keys_of, references, specs_of
-from sightline.cli.study import Look, Rated
-from sightline.cli.writing import Outbox, safe
+from sightline.audit.ranking import Look, Rated
+from sightline.citations import keys_of, references, specs_of
+from sightline.cli.staged_output import Outbox, safe
 from sightline.report.figure import heat, overlay
 from sightline.report.page import ImageSection, MapCard, verdict
 

@@ -91,8 +91,8 @@ def _known_family(family: str, rows: list[dict[str, Any]], kind: Kind) -> str:
         from sightline.errors import RecipeError
         from sightline.registry import unknown
 
-        hint = unknown(family, "family", families).split("; see")[0]
-        raise RecipeError(f"{hint}; the families of {kind} are {', '.join(families)}")
+        known = f"the families of {kind} are {', '.join(families)}"
+        raise RecipeError(unknown(family, "family", families, otherwise=known))
     return family
 
 

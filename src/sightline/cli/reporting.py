@@ -12,18 +12,18 @@ from typing import Any
 from rich.text import Text
 
 from sightline import __version__
-from sightline.bench.store import Store, read_rows
+from sightline.audit.benchmarked import soundness
+from sightline.bench.store.store import Store, read_rows
 from sightline.bench.table import Table, make_table
 from sightline.bench.unit import Manifest
+from sightline.citations import bibtex_of, references, specs_of
 from sightline.cli import console
-from sightline.cli.bibliography import bibtex_of, references, specs_of
-from sightline.cli.exhibits import choose_metric, exhibits, see
-from sightline.cli.randomised import soundness
+from sightline.cli.gallery import choose_metric, exhibits, see
+from sightline.cli.staged_output import writing
 from sightline.cli.tables import fields_table, score
-from sightline.cli.writing import writing
 from sightline.errors import InputError, SightlineError
-from sightline.report.benchmark import TABLES, BenchmarkPage, write_benchmark
-from sightline.report.trouble import FAILED
+from sightline.report.benchmark.failures import FAILED
+from sightline.report.benchmark.page import TABLES, BenchmarkPage, write_benchmark
 
 __all__ = ["Answer", "Question", "answer"]
 

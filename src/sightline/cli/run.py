@@ -15,16 +15,16 @@ from typing import Any
 from rich.text import Text
 
 from sightline import __version__, api
+from sightline.audit.panel import CONTROLS, choose, reseed
+from sightline.audit.ranking import Failure, Study
+from sightline.citations import bibtex_of, specs_of
 from sightline.cli import console
-from sightline.cli.bibliography import bibtex_of, specs_of
-from sightline.cli.complaints import Complaints
 from sightline.cli.drawing import record, section_of
+from sightline.cli.error_log import Complaints
 from sightline.cli.loading import gather, open_model
-from sightline.cli.panel import CONTROLS, choose, reseed
-from sightline.cli.study import Failure, Study
+from sightline.cli.staged_output import Outbox, writing
 from sightline.cli.tables import image_table, overview
 from sightline.cli.target import find_class
-from sightline.cli.writing import Outbox, writing
 from sightline.data.images import read_image
 from sightline.errors import SightlineError, SightlineWarning, TargetError, UnsupportedMethod, UnsupportedModel
 from sightline.extras import require

@@ -15,10 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from sightline.bench.kind import direction_of
 from sightline.bench.run import Outcome, Watch
-from sightline.bench.standings import Failure, Standing, Standings
-from sightline.bench.status import Status
+from sightline.bench.running_means import Failure, Standing, Standings
+from sightline.bench.store.status import Status
+from sightline.bench.traits import direction_of
 from sightline.bench.unit import Manifest, Unit
 from sightline.cli import console
 

@@ -15,21 +15,21 @@ from rich.text import Text
 from torch import Tensor
 
 from sightline import __version__, api
+from sightline.audit.panel import choose, is_agnostic, is_control, reseed
+from sightline.audit.sanity_verdict import DOUBTFUL, FAILS, PASSES, Evidence, Verdict, verdict
+from sightline.audit.seen import frame_of
 from sightline.cli import console
-from sightline.cli.complaints import Complaints
-from sightline.cli.frame import frame_of
+from sightline.cli.error_log import Complaints
 from sightline.cli.loading import gather, open_model
-from sightline.cli.panel import choose, is_agnostic, is_control, reseed
+from sightline.cli.staged_output import safe, writing
 from sightline.cli.tables import score
 from sightline.cli.target import find_class
-from sightline.cli.verdict import DOUBTFUL, FAILS, PASSES, Evidence, Verdict, verdict
-from sightline.cli.writing import safe, writing
 from sightline.data.images import read_image
 from sightline.data.shapes import Shapes
 from sightline.errors import SightlineError, SightlineWarning
 from sightline.metrics.case import Case
 from sightline.metrics.judge import Scores, judge
-from sightline.metrics.randomisation import random_maps
+from sightline.metrics.sanity.randomisation import random_maps
 from sightline.metrics.similarity import spearman
 from sightline.models.adapter import Adapter
 from sightline.models.targets import resolve_target

@@ -11,12 +11,12 @@ import torch
 from PIL import Image
 from rich.text import Text
 
+from sightline.audit.known_evidence import caught, judged, margins_table, shares_table
+from sightline.audit.panel import CONTROLS, choose
 from sightline.cli import console
-from sightline.cli.evidence import caught, judged, margins_table, shares_table
 from sightline.cli.loading import open_model
-from sightline.cli.panel import CONTROLS, choose
 from sightline.cli.run import Request, run
-from sightline.cli.writing import writing
+from sightline.cli.staged_output import writing
 from sightline.data.images import read_image
 from sightline.data.shapes import CLASSES, SHORTCUT_CLASS, Shapes
 from sightline.models.adapter import Adapter

@@ -23,7 +23,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from sightline.data.listed import Choice, Listed, choose
 from sightline.data.source import DATASETS, DatasetSpec, Sample
 from sightline.errors import InputError, RecipeError
-from sightline.registry import unknown
+from sightline.registry import nearest, no_such
 
 __all__ = ["DATASETS", "Dataset", "DatasetSpec", "Listed", "Sample", "open_dataset", "options_of"]
 
@@ -141,7 +141,7 @@ def _open(name: str, options: dict[str, Any], base: Path | None) -> Listed:
     for key in options:
         if key not in hints and key not in general:
             known = [*options_of(spec)]
-            raise RecipeError(f"{unknown(key, 'option', known).split(';')[0]} in {name}; it has {', '.join(known)}")
+            raise RecipeError(f"{no_such(key, 'option')} in {name}; it has {', '.join(known)}")
     own = {key: _checked(name, key, value, hints[key], base) for key, value in options.items() if key in hints}
     rest = {k: _checked(name, k, value, general[k], base) for k, value in options.items() if k not in hints}
     for one in fields(spec.build):  # type: ignore[arg-type]
@@ -212,7 +212,8 @@ def _open_path(given: str, options: dict[str, Any], base: Path | None) -> Listed
     path = _find(given, base)
     if path is None:
         bare = given.partition("(")[0].strip()
-        hint = unknown(bare, "dataset", list(DATASETS)).split("; ")[-1]
+        near = nearest(bare, DATASETS)
+        hint = f"did you mean {near!r}?" if near else "see `sightline list datasets`"
         raise InputError(f"{given!r} is neither a data set nor a path that exists; {hint}")
     return _open(_layout(path), {"root": path, **options}, base)
 

@@ -196,7 +196,7 @@ class Datasets(Mapping[str, DatasetSpec]):
         if self._walked:
             return
         self._walked = True
-        package = importlib.import_module("sightline.data")
+        package = importlib.import_module("sightline.data.sets")
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{package.__name__}.{module.name}")
         load_plugins()

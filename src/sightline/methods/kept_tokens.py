@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sightline.models.batch import in_batches
-from sightline.models.vit import VisionTransformer
+from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.curve import read_scores
 from sightline.perturb.tokens import run_on_tokens
 from sightline.types import Attribution, Target

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from sightline.metrics.case import Case
-from sightline.models.adapter import HALF, Adapter
+from sightline.models.adapter import Adapter
 from sightline.models.batch import in_batches
+from sightline.models.precision import full_precision
 from sightline.types import Attribution, Target
 
 
@@ -17,7 +18,7 @@ def maps_again(
     """Return the method's maps at image size, (batch, height, width), with whatever is given in place of the case's."""
     found = attributions_again(case, model=model, images=images, target=target)
     maps = torch.cat([part.pixels() for part in found]).detach()
-    return maps.float() if maps.dtype in HALF else maps
+    return full_precision(maps)
 
 
 def attributions_again(

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from sightline.errors import InputError
-from sightline.models.adapter import HALF, Adapter
+from sightline.models.adapter import Adapter
+from sightline.models.precision import HALF
 from sightline.perturb.curve import Curve, response_curve
 from sightline.perturb.fill import Fill
 from sightline.perturb.order import Importance, Tie, finite_maps, importance_order

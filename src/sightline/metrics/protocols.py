@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from sightline.errors import RecipeError
-from sightline.registry import METRICS, unknown
+from sightline.registry import METRICS, no_such
 
 SEGMENTATION = ("pixel_accuracy", "mean_ap", "mean_iou", "mean_f1")
 SEGMENTED = (
@@ -196,7 +196,7 @@ PROTOCOLS: Mapping[str, Published] = MappingProxyType({one.name: one for one in 
 def find_protocol(name: str) -> Published:
     """Return a protocol, or say which there are."""
     if name not in PROTOCOLS:
-        raise RecipeError(unknown(name, "protocol", dict(PROTOCOLS)).split(";")[0] + f"; choose from {_names()}")
+        raise RecipeError(f"{no_such(name, 'protocol')}; choose from {_names()}")
     return PROTOCOLS[name]
 
 

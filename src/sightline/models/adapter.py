@@ -25,7 +25,6 @@ from sightline.registry import unknown
 from sightline.types import TokenGrid
 
 Preprocess = Callable[[Any], Tensor]
-HALF = (torch.float16, torch.bfloat16)
 
 
 class Adapter(ABC):
@@ -145,12 +144,8 @@ class Adapter(ABC):
         for pattern in patterns:
             names = [pattern] if pattern in self.sites else [n for n in self.sites if fnmatchcase(n, pattern)]
             if not names:
-                raise SiteError(
-                    unknown(pattern, "site", list(self.sites)).replace(
-                        "see `sightline list sites`", "see adapter.sites"
-                    )
-                    + f" (model {self.name})"
-                )
+                sentence = unknown(pattern, "site", self.sites, otherwise="see adapter.sites")
+                raise SiteError(f"{sentence} (model {self.name})")
             found.update({name: self.sites[name] for name in names})
         return found
 

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from sightline.errors import SiteError
-from sightline.models.multi_head import multi_head
+from sightline.models.vit.multi_head import multi_head
 
 Change = Callable[[Tensor], Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]

@@ -17,12 +17,12 @@ from torch import nn
 from sightline.errors import SightlineWarning, UnsupportedModel
 from sightline.models.adapter import Adapter
 from sightline.models.blackbox import BlackBox, Opaque
-from sightline.models.cnn_generic import recognise_generic
-from sightline.models.vit import VisionTransformer
-from sightline.models.wrapped import WrappedTransformer
+from sightline.models.cnn.generic import recognise_generic
+from sightline.models.vit.adapter import VisionTransformer
+from sightline.models.vit.wrapped import WrappedTransformer
 
 Recognise = Callable[[nn.Module, dict[str, Any]], Adapter | None]
-BUILT_IN = ("vit_timm", "vit_torchvision", "vit_transformers", "vit_openclip", "cnn_families")
+BUILT_IN = ("vit.timm", "vit.torchvision", "vit.transformers", "vit.openclip", "cnn.families")
 _outside: list[Recognise] = []
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from sightline.errors import TargetError
-from sightline.methods.several import ask_cost
+from sightline.methods.multi_target import multi_target_cost
 from sightline.models.adapter import Adapter
-from sightline.operators.wrapper import Ask, Wrapper
+from sightline.operators.wrapper import MultiTargetCall, Wrapper
 from sightline.registry import OPERATORS
 from sightline.types import Attribution, Indices, Logit, LogProbability, Method, Passes, Probability, Target
 
@@ -42,12 +42,14 @@ class Against(Wrapper):
     method: Method
     other: int
 
-    def combine(self, ask: Ask, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
+    def combine(
+        self, multi_target: MultiTargetCall, model: Adapter, images: Tensor, targets: Sequence[Target]
+    ) -> list[Attribution]:
         if self.other < 0 or (model.num_classes is not None and self.other >= model.num_classes):
             raise TargetError(f"got class {self.other} to contrast with; {model.name} has {model.num_classes} classes")
-        found = ask(model, images, [*targets, *(with_class(target, self.other) for target in targets)])
+        found = multi_target(model, images, [*targets, *(with_class(target, self.other) for target in targets)])
         pairs = zip(found[: len(targets)], found[len(targets) :], strict=True)
         return [replace(mine, values=mine.values - other.values) for mine, other in pairs]
 
-    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return ask_cost(self.method, model, 2 * count, every_layer=every_layer)
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return multi_target_cost(self.method, model, 2 * count, every_layer=every_layer)

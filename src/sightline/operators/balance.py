@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sightline.models.adapter import Adapter
-from sightline.models.balance import Preset, balanced
-from sightline.operators.wrapper import Ask, Wrapper
+from sightline.models.backward.libra import Preset, balanced
+from sightline.operators.wrapper import MultiTargetCall, Wrapper
 from sightline.registry import OPERATORS
 from sightline.types import Attribution, Method, Target
 
@@ -39,6 +39,8 @@ class Libra(Wrapper):
     method: Method
     preset: Preset = "libra"
 
-    def combine(self, ask: Ask, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
+    def combine(
+        self, multi_target: MultiTargetCall, model: Adapter, images: Tensor, targets: Sequence[Target]
+    ) -> list[Attribution]:
         with balanced(self.preset):
-            return ask(model, images, targets)
+            return multi_target(model, images, targets)

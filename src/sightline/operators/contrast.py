@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import RecipeError, TargetError, UnsupportedMethod
-from sightline.methods.several import Choosing, Sharing, ask, ask_cost
+from sightline.methods.multi_target import MultiTarget, SupportsChosenTargets, multi_target, multi_target_cost
 from sightline.models.adapter import Adapter
 from sightline.operators.against import with_class
 from sightline.recipe import parts
@@ -122,7 +122,7 @@ def jointly_scaled(maps: Tensor, rules: Rules) -> Tensor:
     "var", family="contrast", cite="var2025", cost="the method's for K targets; 1 forward more to choose classes"
 )
 @dataclass(frozen=True, slots=True)
-class Var(Sharing):
+class Var(MultiTarget):
     r"""VAR: a map where its class beats the others, weighted by how clearly it does.
 
     .. math:: q_c = \frac1{|T|} \sum_{t \in T} \operatorname{softmax}_{k \in C'}\bigl(A_k / t\bigr)_c, \qquad
@@ -184,7 +184,7 @@ class Var(Sharing):
         said = {name: getattr(self, name) for name in ("temperatures", "mode", "magnitude", "threshold", "joint")}
         return Rules(**{name: getattr(preset, name) if value is None else value for name, value in said.items()})
 
-    def several(
+    def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         chosen: list[Tensor] = []  # the competing classes of each target, (batch, K)
@@ -195,19 +195,19 @@ class Var(Sharing):
             return [with_class(target, tuple(column)) for target, rows in pairs for column in rows.T.tolist()]
 
         if not isinstance(self.classes, str):
-            found = ask(self.method, model, images, choose(None), every_layer=every_layer)
+            found = multi_target(self.method, model, images, choose(None), every_layer=every_layer)
         elif self._chooses_for_free(model):
-            assert isinstance(self.method, Choosing)
-            found = self.method.several_chosen(model, images, choose)
+            assert isinstance(self.method, SupportsChosenTargets)
+            found = self.method.multi_target_chosen(model, images, choose)
         else:
             wanted = choose(model.check_logits(model.predict(images)))
-            found = ask(self.method, model, images, wanted, every_layer=every_layer)
+            found = multi_target(self.method, model, images, wanted, every_layer=every_layer)
         ends = list(accumulate(rows.shape[1] for rows in chosen))
         parted = zip([0, *ends], ends, chosen, strict=False)
         return [self._contrast(found[first:last], rows, images, every_layer) for first, last, rows in parted]
 
     def _chooses_for_free(self, model: Adapter) -> bool:
-        return isinstance(self.method, Choosing) and self.method.can_choose(model)
+        return isinstance(self.method, SupportsChosenTargets) and self.method.can_choose(model)
 
     def _contrast(self, found: list[Attribution], rows: Tensor, images: Tensor, every_layer: bool) -> Attribution:
         kept = slice(None) if every_layer else slice(1)
@@ -244,10 +244,10 @@ class Var(Sharing):
             return [mine, *ranked[:top]]
         return [mine, *others[: top - 1], *others[top - 1 :][-1:]]
 
-    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         competing = self._count(model)
         choosing = Passes(1 if isinstance(self.classes, str) and not self._chooses_for_free(model) else 0, 0)
-        return choosing + ask_cost(self.method, model, count * competing, every_layer=every_layer)
+        return choosing + multi_target_cost(self.method, model, count * competing, every_layer=every_layer)
 
     def _count(self, model: Adapter) -> int:
         """Return K; a target outside the given classes makes one more."""

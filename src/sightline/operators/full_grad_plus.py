@@ -9,11 +9,11 @@ from typing import Literal
 from torch import Tensor
 
 from sightline.errors import RecipeError
-from sightline.methods.full_grad import FullGrad, accounts
-from sightline.methods.gradient import InputTimesGradient
-from sightline.methods.several import Sharing, ask, ask_cost
+from sightline.methods.gradient.full_grad import FullGrad, accounts
+from sightline.methods.gradient.gradient import InputTimesGradient
+from sightline.methods.multi_target import MultiTarget, multi_target, multi_target_cost
 from sightline.models.adapter import Adapter
-from sightline.models.vit import VisionTransformer
+from sightline.models.vit.adapter import VisionTransformer
 from sightline.operators.balance import Libra
 from sightline.operators.layers import depth_of, half, sum_layers
 from sightline.registry import OPERATORS
@@ -24,7 +24,7 @@ from sightline.types import Attribution, Method, Passes, Target
     "full_grad_plus", family="layers", cite="skipplus2024", cost="the method's, and 1 forward and 1 backward for biases"
 )
 @dataclass(frozen=True, slots=True)
-class FullGradPlus(Sharing):
+class FullGradPlus(MultiTarget):
     r"""The sum of a method over its start layers, and every bias once.
 
     .. math:: M = \sum_{\ell=m}^{L-1} A(f_\ell)(X_\ell)
@@ -41,11 +41,11 @@ class FullGradPlus(Sharing):
     method: Method = field(default_factory=InputTimesGradient)
     start: int | Literal["half"] = 0
 
-    def several(
+    def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         if isinstance(self.method, Libra):
-            return ask(self._libra_outside(self.method), model, images, targets)
+            return multi_target(self._libra_outside(self.method), model, images, targets)
         depth = depth_of(model, self.method)
         assert isinstance(model, VisionTransformer)
         first = half(depth) if self.start == "half" else self.start
@@ -57,7 +57,7 @@ class FullGradPlus(Sharing):
         if self._plain:
             layers = [Attribution(grid.to_map(account.inputs), grid) for account in found]
         else:
-            layers = ask(self.method, model, images, targets, every_layer=True)
+            layers = multi_target(self.method, model, images, targets, every_layer=True)
         sums = [sum_layers(self.method, model, every, first, depth) for every in layers]
         return [replace(x, values=x.values + b, details=None) for x, b in zip(sums, biases, strict=True)]
 
@@ -69,8 +69,8 @@ class FullGradPlus(Sharing):
     def _libra_outside(self, libra: Libra) -> Method:
         return replace(libra, method=replace(self, method=libra.method))
 
-    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         if isinstance(self.method, Libra):
-            return ask_cost(self._libra_outside(self.method), model, count)
-        own = Passes() if self._plain else ask_cost(self.method, model, count, every_layer=True)
+            return multi_target_cost(self._libra_outside(self.method), model, count)
+        own = Passes() if self._plain else multi_target_cost(self.method, model, count, every_layer=True)
         return own + Passes(1, count)

@@ -10,14 +10,14 @@ from typing import Any
 from torch import Tensor
 
 from sightline.errors import RecipeError, UnsupportedMethod
-from sightline.methods.several import Sharing, ask, ask_cost
+from sightline.methods.multi_target import MultiTarget, multi_target, multi_target_cost
 from sightline.models.adapter import Adapter
-from sightline.models.vit import VisionTransformer
+from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import OPERATORS, spec_of
 from sightline.types import Attribution, Method, Passes, Target
 
 
-class LayerSum(Sharing):
+class LayerSum(MultiTarget):
     """An operator that sums start layers; a subclass is a frozen dataclass and says which."""
 
     __slots__ = ()
@@ -27,16 +27,16 @@ class LayerSum(Sharing):
     def span(self, model: Adapter, depth: int) -> tuple[int, int]:
         """Return the first start layer of the sum, and the one before which it stops."""
 
-    def several(
+    def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         first, last = self.span(model, depth_of(model, self.method))
-        found = ask(self.method, model, images, targets, every_layer=True)
+        found = multi_target(self.method, model, images, targets, every_layer=True)
         return [sum_layers(self.method, model, every, first, last) for every in found]
 
-    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         depth_of(model, self.method)  # what cannot be summed has no cost
-        return ask_cost(self.method, model, count, every_layer=True)
+        return multi_target_cost(self.method, model, count, every_layer=True)
 
 
 def sum_layers(method: Method, model: Adapter, every: Attribution, first: int, last: int) -> Attribution:

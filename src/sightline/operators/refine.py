@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import RecipeError
-from sightline.methods.feedback import BiAttention
-from sightline.models.adapter import HALF, Adapter
-from sightline.models.vit import VisionTransformer
+from sightline.methods.attention.feedback import BiAttention
+from sightline.models.adapter import Adapter
+from sightline.models.precision import full_dtype, full_precision
+from sightline.models.vit.adapter import VisionTransformer
 from sightline.operators.density import Array, Output, Refined, Refinement
 from sightline.perturb.curve import responses, scored
-from sightline.perturb.ends import BLURS, Ends, find_ends
+from sightline.perturb.endpoints import BLURS, Endpoints, find_endpoints
 from sightline.perturb.greedy import Found, Rule, greedy, most_passes
 from sightline.perturb.interior_point import early_fit
 from sightline.perturb.magnitudes import convex_fit, falling_curve, mean_curve, segment_values
@@ -130,7 +131,7 @@ class MetricDriven:
     ) -> Attribution:
         """Order and weigh segments that are given, one partition per image, with a seed's score of each segment."""
         read = scored(target, "probability")
-        ends = find_ends(model, images, read)
+        ends = find_endpoints(model, images, read)
         orders = [importance_order(seed[None, None])[0].tolist() for seed in seeds]
         searches = [
             greedy(end, piece, order, self.rule(piece.count))
@@ -159,7 +160,7 @@ class MetricDriven:
         return self.details(model, images, refined).with_density(self.gamma)
 
     def remeasure(
-        self, model: Adapter, read: Target, ends: list[Ends], maps: Tensor, pieces: list[Segments]
+        self, model: Adapter, read: Target, ends: list[Endpoints], maps: Tensor, pieces: list[Segments]
     ) -> list[Array]:
         """Insert and delete pixels in the order of the maps; return the mean of both curves, one point per segment."""
         image, blurred, blank = (torch.stack([getattr(e, n) for e in ends]) for n in ("image", "blurred", "blank"))
@@ -178,7 +179,7 @@ class MetricDriven:
 
     def details(self, model: Adapter, images: Tensor, refined: tuple[Refined, ...]) -> Refinement:
         size = (images.shape[-2], images.shape[-1])
-        like = images.new_empty(0, dtype=torch.float32 if images.dtype in HALF else images.dtype)
+        like = images.new_empty(0, dtype=full_dtype(images.dtype))
         cells = self.cells_of(model, size) if self.kind == "grid" else None
         return Refinement(refined, cells, size, like, self.output, self.kappa)
 
@@ -235,7 +236,7 @@ def seed_scores(maps: Tensor, cells: Size, pieces: list[Segments], *, magnitude:
     The maps are scaled down to a pixel per cell first, as the authors do, which smooths maps that were scaled up. The
     authors then take magnitudes, for maps that are nowhere negative.
     """
-    maps = maps.float() if maps.dtype in HALF else maps
+    maps = full_precision(maps)
     small = F.interpolate(maps[:, None], size=cells, mode="bilinear", antialias=True)
     large = F.interpolate(small, size=maps.shape[-2:], mode="nearest-exact")[:, 0]
     large = large.abs() if magnitude else large

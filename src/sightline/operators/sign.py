@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from sightline.models.adapter import Adapter
-from sightline.operators.wrapper import Ask, Wrapper
+from sightline.operators.wrapper import MultiTargetCall, Wrapper
 from sightline.registry import OPERATORS
 from sightline.types import Attribution, Method, Target
 
@@ -23,8 +23,10 @@ class Rectify(Wrapper):
 
     method: Method
 
-    def combine(self, ask: Ask, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
-        return [replace(inner, values=inner.values.clamp(min=0)) for inner in ask(model, images, targets)]
+    def combine(
+        self, multi_target: MultiTargetCall, model: Adapter, images: Tensor, targets: Sequence[Target]
+    ) -> list[Attribution]:
+        return [replace(inner, values=inner.values.clamp(min=0)) for inner in multi_target(model, images, targets)]
 
 
 @OPERATORS.register("absolute", family="sign", cost="the method's")
@@ -37,5 +39,7 @@ class Absolute(Wrapper):
 
     method: Method
 
-    def combine(self, ask: Ask, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
-        return [replace(inner, values=inner.values.abs()) for inner in ask(model, images, targets)]
+    def combine(
+        self, multi_target: MultiTargetCall, model: Adapter, images: Tensor, targets: Sequence[Target]
+    ) -> list[Attribution]:
+        return [replace(inner, values=inner.values.abs()) for inner in multi_target(model, images, targets)]

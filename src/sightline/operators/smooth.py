@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError
-from sightline.methods.several import ask_cost
+from sightline.methods.multi_target import multi_target_cost
 from sightline.models.adapter import Adapter
-from sightline.operators.wrapper import Ask, Wrapper
+from sightline.operators.wrapper import MultiTargetCall, Wrapper
 from sightline.perturb.noise import noisy_batches
 from sightline.registry import OPERATORS
 from sightline.types import Attribution, Method, Passes, Target
@@ -41,10 +41,12 @@ class Smooth(Wrapper):
                 f"got samples={self.samples}, noise={self.noise}; at least one sample, and no negative noise"
             )
 
-    def combine(self, ask: Ask, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
+    def combine(
+        self, multi_target: MultiTargetCall, model: Adapter, images: Tensor, targets: Sequence[Target]
+    ) -> list[Attribution]:
         totals: list[Tensor] = []
         for noisy, rows in noisy_batches(images, self.samples, self.noise, self.seed, model.batch):
-            inner = ask(model, noisy, [target.take(rows) for target in targets])
+            inner = multi_target(model, noisy, [target.take(rows) for target in targets])
             summed = [found.values.unflatten(1, (len(images), -1)).sum(dim=2) for found in inner]
             totals = [a + b for a, b in zip(totals, summed, strict=True)] if totals else summed
         return [
@@ -52,5 +54,5 @@ class Smooth(Wrapper):
             for found, total in zip(inner, totals, strict=True)
         ]
 
-    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return ask_cost(self.method, model, count, every_layer=every_layer) * self.samples
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return multi_target_cost(self.method, model, count, every_layer=every_layer) * self.samples

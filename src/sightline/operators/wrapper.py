@@ -8,14 +8,14 @@ from functools import partial
 
 from torch import Tensor
 
-from sightline.methods.several import Sharing, ask, ask_cost
+from sightline.methods.multi_target import MultiTarget, multi_target, multi_target_cost
 from sightline.models.adapter import Adapter
 from sightline.types import Attribution, Method, Passes, Target
 
-Ask = Callable[[Adapter, Tensor, Sequence[Target]], list[Attribution]]
+MultiTargetCall = Callable[[Adapter, Tensor, Sequence[Target]], list[Attribution]]
 
 
-class Wrapper(Sharing):
+class Wrapper(MultiTarget):
     """An operator that may ask its method several times and combines the answers layer by layer.
 
     A subclass is a frozen dataclass with a field `method`. In `combine` it is handed the way of asking and the targets,
@@ -26,14 +26,16 @@ class Wrapper(Sharing):
     __slots__ = ()
     method: Method
 
-    def several(
+    def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
-        return self.combine(partial(ask, self.method, every_layer=every_layer), model, images, targets)
+        return self.combine(partial(multi_target, self.method, every_layer=every_layer), model, images, targets)
 
     @abstractmethod
-    def combine(self, ask: Ask, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
+    def combine(
+        self, multi_target: MultiTargetCall, model: Adapter, images: Tensor, targets: Sequence[Target]
+    ) -> list[Attribution]:
         """Answer each target with what the method says."""
 
-    def several_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return ask_cost(self.method, model, count, every_layer=every_layer)
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return multi_target_cost(self.method, model, count, every_layer=every_layer)

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError, ShapeError, TargetError
-from sightline.models.adapter import HALF, Adapter
+from sightline.models.adapter import Adapter
 from sightline.models.batch import in_batches
+from sightline.models.precision import full_precision
 from sightline.perturb.fill import Fill
 from sightline.perturb.order import Importance, Tie, ranks
 from sightline.types import Indices, Logit, LogProbability, PerImage, Probability, Target
@@ -158,7 +159,7 @@ def _runs(pairs: slice, points: int) -> Iterator[tuple[int, slice, slice]]:
 def read_scores(model: Adapter, target: Target, logits: Tensor) -> Tensor:
     """Return the target's value of sound logits, in single precision at least."""
     logits = model.check_logits(logits)
-    return target(logits.float() if logits.dtype in HALF else logits)
+    return target(full_precision(logits))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import RecipeError
-from sightline.models.adapter import HALF, Adapter
+from sightline.models.adapter import Adapter
+from sightline.models.precision import full_precision
 
 FillName = Literal["zero", "blur", "black", "white", "mean"]
 
@@ -74,7 +75,7 @@ class Blur:
             raise RecipeError(f"got a blur of radius={self.radius}, sigma={self.sigma}; give radius ≥ 1 and sigma > 0")
 
     def __call__(self, model: Adapter, images: Tensor, /) -> Tensor:
-        exact = images.float() if images.dtype in HALF else images
+        exact = full_precision(images)
         line = torch.from_numpy(kernel_line(self.radius, self.sigma)).to(exact)
         line = line.expand(images.shape[1], 1, 1, -1)
         # the kernel is the product of a row and a column, so one pass for each does

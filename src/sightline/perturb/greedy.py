@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sightline.perturb.ends import Ends
+from sightline.perturb.endpoints import Endpoints
 from sightline.perturb.search import Composite, Measure, Search
 from sightline.perturb.segments import Segments
 from sightline.perturb.shortlist import Shortlist
@@ -57,7 +57,7 @@ class Rule:
     cut_short: bool = False
 
 
-def greedy(ends: Ends, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[Found]:
+def greedy(ends: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[Found]:
     """Search an order of the segments.
 
     Args:
@@ -86,7 +86,7 @@ def greedy(ends: Ends, segments: Segments, seed: Sequence[int], rule: Rule) -> S
     )
 
 
-def insert(ends: Ends, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[Steps]:
+def insert(ends: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[Steps]:
     """Paste into the blurred image whatever raises the score most, until it has come back to a share tau."""
     if rule.tau == 0:
         return []
@@ -104,7 +104,7 @@ def insert(ends: Ends, segments: Segments, seed: Sequence[int], rule: Rule) -> S
     return found[1:]
 
 
-def delete(ends: Ends, segments: Segments, seed: Sequence[int], rule: Rule, size: int) -> Search[Steps]:
+def delete(ends: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule, size: int) -> Search[Steps]:
     """Paste into the blank image whatever raises the score least: read backwards, it is a deletion.
 
     Where a level NOTHING is set, a fast search takes the seed's word while the score is below it: scores of a

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sightline.errors import InputError
-from sightline.models.vit import VisionTransformer
+from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.order import Tie, importance_order
 
 

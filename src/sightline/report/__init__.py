@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sightline.report.curve_chart import line_chart
+from sightline.report.charts.curve import line_chart
 from sightline.report.figure import Tile, heat, overlay, panel, save_png
 from sightline.report.page import ExplainPage, ImageSection, MapCard, write_page
 from sightline.report.palette import DIVERGING, SEQUENTIAL, Palette, colour

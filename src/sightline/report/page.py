@@ -18,7 +18,7 @@ from typing import Any
 from PIL import Image
 
 from sightline.extras import require
-from sightline.report.curve_chart import line_chart
+from sightline.report.charts.curve import line_chart
 from sightline.report.figure import write_bytes
 from sightline.report.palette import DIVERGING, SEQUENTIAL, css_gradient
 

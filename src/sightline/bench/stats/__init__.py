@@ -1,0 +1,1 @@
+"""Statistics over images: resampling, tests, ties, agreement between metrics."""

@@ -1,0 +1,124 @@
+r"""Agreement: do two metrics put the recipes in the same order?
+
+Both are turned so that higher is better, then compared by Kendall's tau-b,
+
+.. math:: \tau_b = \frac{\sum_{i<j} s_{ij}\, t_{ij}}{\sqrt{\sum_{i<j} s_{ij}^2 \sum_{i<j} t_{ij}^2}}, \qquad
+          s_{ij} = \operatorname{sign}(x_i - x_j), \quad t_{ij} = \operatorname{sign}(y_i - y_j),
+
+over the recipes, controls among them: once of the figures of the whole set, and once image by image, averaged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from sightline.bench.stats.reduce import Numbers
+from sightline.bench.stats.resampling import pairs_of
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far two metrics agree on the order of the recipes.
+
+    Attributes:
+        model: the model's id.
+        one: recipe of a metric.
+        other: recipe of another.
+        tau: Kendall's tau-b of the recipes' figures; NaN where there are fewer than two, or all are equal.
+        rho: Spearman's rank correlation of them.
+        recipes: how many are ranked by both.
+        image_tau: mean over images of tau-b of the recipes' values; images on which all are equal are left out.
+        images: how many both metrics have.
+    """
+
+    model: str
+    one: str
+    other: str
+    tau: float
+    rho: float
+    recipes: int
+    image_tau: float
+    images: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranked:
+    """What one metric says of recipes, turned so that higher is better.
+
+    Attributes:
+        model: the model's id.
+        metric: its recipe.
+        recipes: in alphabetical order.
+        images: ids, in order.
+        figures: shape (recipe,).
+        values: shape (image, recipe).
+    """
+
+    model: str
+    metric: str
+    recipes: tuple[str, ...]
+    images: tuple[str, ...]
+    figures: Numbers
+    values: Numbers
+
+
+def agreements(ranked: Sequence[Ranked]) -> Iterator[Agreement]:
+    """Yield the agreement of every two metrics of the same model."""
+    for one, other in combinations(ranked, 2):
+        if one.model == other.model:
+            yield _agreement(one, other)
+
+
+def _agreement(one: Ranked, other: Ranked) -> Agreement:
+    recipes = [_common(one.recipes, other.recipes), _common(other.recipes, one.recipes)]
+    images = [_common(one.images, other.images), _common(other.images, one.images)]
+    figures = [each.figures[kept] for each, kept in zip((one, other), recipes, strict=True)]
+    values = [
+        each.values[np.ix_(*kept)] for each, kept in zip((one, other), zip(images, recipes, strict=True), strict=True)
+    ]
+    tau = float(tau_b(figures[0][None], figures[1][None])[0])
+    by_image = tau_b(values[0], values[1])
+    sound = by_image[~np.isnan(by_image)]
+    return Agreement(
+        one.model,
+        one.metric,
+        other.metric,
+        tau=math.nan if math.isnan(tau) else tau,
+        rho=_spearman(figures[0], figures[1]),
+        recipes=len(recipes[0]),
+        image_tau=float(sound.mean()) if len(sound) else math.nan,
+        images=len(images[0]),
+    )
+
+
+def tau_b(one: Numbers, other: Numbers) -> Numbers:
+    """Return Kendall's tau-b of each row, (row, recipe) twice -> (row,); NaN where all values of a row are equal."""
+    s, t = _signs(one), _signs(other)
+    above = (s * t).sum(axis=1)
+    below = np.sqrt(np.square(s).sum(axis=1) * np.square(t).sum(axis=1))
+    return np.where(below > 0, above / np.where(below > 0, below, 1), np.nan)
+
+
+def _signs(values: Numbers) -> Numbers:
+    """Say which of every two recipes is ahead; a difference that is only rounding is none."""
+    one, other = pairs_of(values.shape[1])
+    apart = values[:, one] - values[:, other]
+    return np.sign(np.where(np.abs(apart) <= 1e-12 * (np.abs(values[:, one]) + np.abs(values[:, other])), 0.0, apart))
+
+
+def _spearman(one: Numbers, other: Numbers) -> float:
+    ranks = [rankdata(values) - (len(values) + 1) / 2 for values in (one, other)]
+    below = float(np.sqrt(np.square(ranks[0]).sum() * np.square(ranks[1]).sum()))
+    return float((ranks[0] * ranks[1]).sum()) / below if below else math.nan
+
+
+def _common(names: tuple[str, ...], others: tuple[str, ...]) -> NDArray[np.intp]:
+    known = set(others)
+    return np.array([place for place, name in enumerate(names) if name in known], dtype=np.intp)

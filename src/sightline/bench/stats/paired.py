@@ -1,0 +1,231 @@
+"""Pairs: from rows to matrices of images by recipes in which nothing is missing.
+
+The recipes of one model and metric are compared on the images that all of them scored. An image that one of them could
+not score counts for none, and is listed with the reason. A recipe that scored less than half as many images as the best
+covered one would take the others' images away: it is set aside, with its own mean and no rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.bench.stats.reduce import MEAN, Numbers, Reduction, reduction_of
+from sightline.errors import InputError
+from sightline.extras import require
+
+if TYPE_CHECKING:
+    import pandas
+
+KEY = ["model", "metric", "recipe", "image"]
+DEFAULTS = {"flag": "", "seed": 0, "label": None, "curve": None, "forward": np.nan, "backward": np.nan}
+DEFAULTS |= {"seconds": np.nan, "dataset": "", "weights": ""}
+SAME = 1e-5  # relative difference up to which two rows of one image say the same
+
+
+@dataclass(frozen=True, slots=True)
+class Unpaired:
+    """An image that a recipe did not score, so that it counts for no recipe.
+
+    Attributes:
+        model: the model's id.
+        metric: recipe of the metric.
+        recipe: of the method.
+        image: its id.
+        reason: the flag of its row, or that there is none.
+    """
+
+    model: str
+    metric: str
+    recipe: str
+    image: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the rows of one recipe say besides values.
+
+    Attributes:
+        failed: images that could not be scored.
+        degenerate: images whose score is undefined.
+        flagged: images that have a score and a remark.
+        forward: passes per image.
+        backward: passes per image.
+        seconds: wall time per image.
+    """
+
+    failed: int
+    degenerate: int
+    flagged: int
+    forward: float
+    backward: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """Recipes of one model and metric, on the same images.
+
+    Attributes:
+        model: the model's id.
+        metric: recipe of the metric.
+        reduction: from images to the figure of the set.
+        recipes: of the methods, in alphabetical order.
+        images: their ids, in order.
+        labels: the class of each image, None where unknown.
+        values: shape (image, recipe).
+        data: what the reduction works on, shape (image, recipe, part).
+        tallies: what else is known of each recipe.
+        unpaired: images left out.
+        ranked: False for a recipe that was set aside.
+    """
+
+    model: str
+    metric: str
+    reduction: Reduction
+    recipes: tuple[str, ...]
+    images: tuple[str, ...]
+    labels: tuple[int | None, ...]
+    values: Numbers
+    data: Numbers
+    tallies: tuple[Tally, ...]
+    unpaired: tuple[Unpaired, ...]
+    ranked: bool = True
+
+
+def blocks(rows: pandas.DataFrame) -> Iterator[Block]:
+    """Yield the blocks of a run's rows, by model and metric; recipes set aside follow in blocks of their own."""
+    whole = _complete(rows)
+    for (model, metric), part in whole.groupby(["model", "metric"], sort=True):
+        yield from _blocks(str(model), str(metric), part)
+
+
+def _complete(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Add columns that are missing, and give each image one row."""
+    if missing := [name for name in (*KEY, "value") if name not in rows.columns]:
+        raise InputError(f"the rows have no column {missing[0]!r}; a table needs {', '.join((*KEY, 'value'))}")
+    added = {name: default for name, default in DEFAULTS.items() if name not in rows.columns}
+    whole = rows.assign(**added)
+    whole = whole.assign(
+        value=whole["value"].astype(float),
+        flag=whole["flag"].astype(object).where(whole["flag"].notna(), "").astype(str),
+        **{name: whole[name].astype(str) for name in KEY},
+    )
+    _refuse_mixtures(whole)
+    return _one_each(whole)
+
+
+def _refuse_mixtures(rows: pandas.DataFrame) -> None:
+    """Refuse to average over what is not the same thing."""
+    datasets = sorted({str(name) for name in rows["dataset"].dropna().unique()} - {""})
+    if len(datasets) > 1:
+        raise InputError(f"the rows are of {len(datasets)} data sets, {', '.join(datasets)}; make a table of each")
+    for model, part in rows.groupby("model"):
+        digests = {str(digest) for digest in part["weights"].dropna().unique()} - {""}
+        if len(digests) > 1:
+            raise InputError(f"the rows of {model} come from {len(digests)} sets of weights; make a table of each")
+
+
+def _one_each(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Average the seeds of an image, so that images stay what is drawn; refuse two answers from one seed."""
+    if not rows.duplicated(KEY).any():
+        return rows
+    ordered = rows.sort_values([*KEY, "seed", "value"], kind="stable")
+    seeds = ordered.groupby([*KEY, "seed"], sort=False)["value"]
+    apart = (seeds.max() - seeds.min()) > SAME * seeds.max().abs().clip(lower=SAME)
+    if apart.any():
+        model, metric, recipe, image, seed = apart.index[apart][0]
+        raise InputError(
+            f"{recipe} has two values of {metric} for the image {image} with {model} and seed {seed}; "
+            "the rows are of several runs, make a table of one"
+        )
+    single = ordered.drop_duplicates([*KEY, "seed"])
+    if not single.duplicated(KEY).any():
+        return single
+    averaged = {name: "first" for name in single.columns if name not in KEY} | {
+        "value": lambda values: values.mean(skipna=False),
+        "flag": lambda flags: next((flag for flag in flags if flag), ""),
+        "curve": _mean_curve,
+        "forward": "mean",
+        "backward": "mean",
+        "seconds": "mean",
+    }
+    return single.groupby(KEY, sort=True, as_index=False).agg(averaged)
+
+
+def _mean_curve(curves: Any) -> Any:
+    known = [np.asarray(curve, dtype=float) for curve in curves if curve is not None and np.ndim(curve)]
+    return np.mean(known, axis=0) if len({len(curve) for curve in known}) == 1 else None
+
+
+def _blocks(model: str, metric: str, rows: pandas.DataFrame) -> Iterator[Block]:
+    pandas = require("pandas", extra="bench")
+    recipe_of, recipes = pandas.factorize(rows["recipe"].to_numpy(dtype=object), sort=True)
+    image_of, images = pandas.factorize(rows["image"].to_numpy(dtype=object), sort=True)
+    values = np.full((len(images), len(recipes)), np.nan)
+    values[image_of, recipe_of] = rows["value"].to_numpy(dtype=float)
+    flags = np.full(values.shape, "not scored", dtype=object)
+    flags[image_of, recipe_of] = rows["flag"].to_numpy(dtype=object)
+    curves = np.full(values.shape, None, dtype=object)
+    curves[image_of, recipe_of] = rows["curve"].to_numpy(dtype=object)
+    labels = _labels(len(images), image_of, rows["label"])
+    costs = [rows[name].groupby(recipe_of).mean() for name in ("forward", "backward", "seconds")]
+
+    scored = np.isfinite(values)
+    compared = scored.sum(axis=0) * 2 >= max(scored.sum(axis=0).max(), 1)
+    for chosen in (np.flatnonzero(compared), *np.flatnonzero(~compared)[:, None]):
+        if not len(chosen):
+            continue
+        kept = np.flatnonzero(scored[:, chosen].all(axis=1))
+        where = np.ix_(kept, chosen)
+        reduction, data = _data(metric, values[where], curves[where])
+        yield Block(
+            model,
+            metric,
+            reduction,
+            recipes=tuple(str(name) for name in recipes[chosen]),
+            images=tuple(str(name) for name in images[kept]),
+            labels=tuple(labels[place] for place in kept),
+            values=values[where],
+            data=data,
+            tallies=tuple(
+                _tally(scored[:, each], flags[:, each], *(float(cost[each]) for cost in costs)) for each in chosen
+            ),
+            unpaired=tuple(
+                Unpaired(model, metric, str(recipes[each]), str(images[place]), flags[place, each] or "no value")
+                for each in chosen
+                for place in np.flatnonzero(~scored[:, each])
+            ),
+            ranked=bool(compared[chosen[0]]),
+        )
+
+
+def _labels(count: int, image_of: NDArray[np.intp], labels: Any) -> list[int | None]:
+    found: list[int | None] = [None] * count
+    known = labels.notna().to_numpy()
+    for place, label in zip(image_of[known].tolist(), labels[known].tolist(), strict=True):
+        found[place] = int(label)
+    return found
+
+
+def _data(metric: str, values: Numbers, curves: NDArray[Any]) -> tuple[Reduction, Numbers]:
+    """Return how the metric is reduced and what from; the mean where it would need curves that were not kept."""
+    reduction = reduction_of(metric)
+    if reduction.curved:
+        lengths = {np.size(curve) if np.ndim(curve) else 0 for curve in curves.ravel()}
+        if len(lengths) == 1 and 0 not in lengths:
+            stacked = np.stack([np.asarray(curve, dtype=float) for curve in curves.ravel()])
+            return reduction, stacked.reshape(*values.shape, -1)
+    return MEAN, values[..., None]
+
+
+def _tally(scored: NDArray[np.bool_], flags: NDArray[Any], *costs: float) -> Tally:
+    failed = np.array([flag.startswith("failed") for flag in flags])
+    missing = flags == "not scored"
+    degenerate = ~scored & ~failed & ~missing
+    return Tally(int(failed.sum()), int(degenerate.sum()), int((scored & (flags != "")).sum()), *costs)

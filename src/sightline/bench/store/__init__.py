@@ -1,0 +1,1 @@
+"""The store: rows of finished units, and what it holds of a run."""

@@ -1,0 +1,1 @@
+"""Attention: probabilities read, weighted by gradients, propagated through the blocks."""

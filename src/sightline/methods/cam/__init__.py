@@ -1,0 +1,1 @@
+"""Class activation maps: weighted sums of a layer's channels."""

@@ -1,0 +1,1 @@
+"""Controls: maps that do not depend on the model."""

@@ -1,0 +1,1 @@
+"""Decomposition: token vectors followed forward through the blocks."""

@@ -1,0 +1,134 @@
+r"""DecompX: the logit taken apart into one share per token, with nothing in between summarised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sightline.errors import RecipeError
+from sightline.methods.attention.attention import transformer
+from sightline.methods.decomposition.propagation import Decomposition
+from sightline.methods.multi_target import MultiTarget
+from sightline.models.adapter import Adapter
+from sightline.models.backward.libra import balanced
+from sightline.models.vit.adapter import VisionTransformer
+from sightline.registry import METHODS
+from sightline.types import Attribution, Passes, Target
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenShares:
+    """What the shares sum to, beside the map.
+
+    Attributes:
+        tokens: the share of every token, prefix tokens included, shape (layer, batch, token).
+        bias: the share of all biases together, shape (layer, batch); with `tokens` it sums to the logit.
+    """
+
+    tokens: Tensor
+    bias: Tensor
+
+
+@METHODS.register(
+    "decompx",
+    family="decomposition",
+    cite="modarressi2023",
+    cost="1 forward, 1 backward",
+    needs=("attention", "gradient"),
+    parity="backward against forward form on every family of plain blocks, every start layer, 1e-10 in float64; shares "
+    "and bias sum to the logit, 1e-9",
+)
+@dataclass(frozen=True, slots=True)
+class DecompX(MultiTarget):
+    r"""DecompX: each token's share of the logit, its vector pushed through the whole network.
+
+    .. math:: A_{\ell,j} = s(D_j), \qquad D_j \text{ at block } \ell:\; D_j[i] = [i = j]\, x_{\ell,j}, \qquad
+        \sum_j D_j + D_{\text{bias}} = X \text{ behind every layer}
+
+    The vectors :math:`D_j` pass norms with the deviation of the true tokens, attention with the true probabilities,
+    and GELU with its true slope :math:`\text{GELU}(u)/u = \Phi(u)`; biases gather in a source of their own, which is
+    left out of the map. That makes the network linear, and a linear network's shares are its input times gradient: one
+    pass back under the rules of ``libra`` yields the very same numbers, for every start layer at once.
+
+    The target should be a logit. Of another target, its gradient at the logits is multiplied with the shares.
+
+    Attributes:
+        start: the first block that takes part.
+        form: "backward" as just said, or "forward": every token pushed through plain pre-norm blocks by itself, which
+            costs about one forward pass per token and yields one start layer, and tells the shares of prefix tokens
+            and biases in `details`.
+        bias: "discard", or "abs_dot": every bias is shared out where it is added, in proportion to the size of its dot
+            product with each token's vector; the biases behind the last block are joined first. Forward form only.
+        gelu: the slope of the activation: "zero_order" as above, or "taylor": its derivative, the rest joining the
+            biases. Forward form only.
+    """
+
+    start: int = 0
+    form: Literal["backward", "forward"] = "backward"
+    bias: Literal["discard", "abs_dot"] = "discard"
+    gelu: Literal["zero_order", "taylor"] = "zero_order"
+
+    def __post_init__(self) -> None:
+        if self.form == "backward" and (self.bias, self.gelu) != ("discard", "zero_order"):
+            raise RecipeError(
+                f"got bias={self.bias!r} and gelu={self.gelu!r} in the backward form, which knows neither; "
+                "write form='forward'"
+            )
+
+    def multi_target(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        model = transformer(model, self.start)
+        if self.form == "backward":
+            return self._backward(model, images, targets)
+        return self._forward(model, images, targets, self._starts(model, every_layer))
+
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        model = transformer(model, self.start)
+        if self.form == "backward":
+            return Passes(1, count * (1 - self.start / model.depth))
+        sources = model.grid.tokens + (self.bias == "discard")
+        return Passes(1 + sources * sum(1 - start / model.depth for start in self._starts(model, every_layer)), 0)
+
+    def _starts(self, model: VisionTransformer, every_layer: bool) -> range:
+        return range(self.start, model.depth if every_layer else self.start + 1)
+
+    def _backward(self, model: VisionTransformer, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
+        with balanced(), model.capture(*model.every("input", self.start), gradient=True) as seen:
+            logits = model(images)
+            scores = [target(logits) for target in targets]
+        grid = model.grid_of(images)
+        shares = [
+            torch.stack([(seen[name].detach() * gradient).sum(dim=-1) for name, gradient in found.items()])
+            for found in model.gradients_each(scores, seen)
+        ]
+        return [Attribution(grid.to_map(share), grid) for share in shares]
+
+    def _forward(
+        self, model: VisionTransformer, images: Tensor, targets: Sequence[Target], starts: range
+    ) -> list[Attribution]:
+        held = Decomposition(model, images, self.gelu, self.start)
+        shares = [
+            [held.shares(image, start, abs_dot=self.bias == "abs_dot") for image in range(len(images))]
+            for start in starts
+        ]
+        tokens = torch.stack([torch.stack([share.tokens for share in row]) for row in shares])
+        bias = torch.stack([torch.stack([share.bias for share in row]) for row in shares])
+        grid = model.grid_of(images)
+        found = []
+        for target in targets:
+            slope = _gradient(target, held.logits)
+            read = TokenShares(torch.einsum("lbtc,bc->lbt", tokens, slope), torch.einsum("lbc,bc->lb", bias, slope))
+            found.append(Attribution(grid.to_map(read.tokens), grid, details=read))
+        return found
+
+
+def _gradient(target: Target, logits: Tensor) -> Tensor:
+    """Return the target's gradient at the logits, (batch, class): for a logit, one at its class."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = logits.detach().clone().requires_grad_()
+        return torch.autograd.grad(target(leaf).sum(), leaf)[0]

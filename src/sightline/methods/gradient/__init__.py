@@ -1,0 +1,1 @@
+"""Gradients of the target at the pixels or the tokens."""

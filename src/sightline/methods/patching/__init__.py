@@ -1,0 +1,1 @@
+"""Activation patching: parts of an image's activations in a blank image."""

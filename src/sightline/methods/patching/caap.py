@@ -1,0 +1,162 @@
+"""Causal attribution by activation patching: what a patch says when the rest of the image is blank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sightline.errors import RecipeError, UnsupportedModel
+from sightline.methods.blank import BlankName
+from sightline.methods.multi_target import Choose, MultiTarget
+from sightline.methods.patching.cnn import CELLS, patched_logits_of_cnn, share_of_cnn
+from sightline.methods.patching.neighbourhood import Shape, check_neighbourhood
+from sightline.methods.patching.record import Patching
+from sightline.methods.patching.tokens import patched_logits
+from sightline.methods.scored import Score, score_blank, score_cells, scored
+from sightline.models.adapter import Adapter
+from sightline.models.cnn.adapter import Convolutional
+from sightline.models.vit.adapter import VisionTransformer
+from sightline.registry import METHODS
+from sightline.types import Attribution, Passes, Target, TokenGrid
+
+USUAL = (224, 224)  # pixels, for the cost on models that take any size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Patched:
+    """What patching returns beside the map.
+
+    Attributes:
+        blank: the score of the blank image under the target, (batch,): what a patch that says nothing would get.
+    """
+
+    blank: Tensor
+
+
+def attributions(
+    logits: Tensor, blank: Tensor, grid: TokenGrid, targets: Sequence[Target], score: Score | None
+) -> list[Attribution]:
+    """Read every target from the logits of every cell, (batch, cell, class), and of the blank, (1, class)."""
+    found = []
+    for target in (scored(target, score) for target in targets):
+        values = score_cells(logits, target).view(1, -1, grid.height, grid.width)
+        found.append(Attribution(values, grid, details=Patched(score_blank(blank, target, len(logits)))))
+    return found
+
+
+def usual_grid(model: VisionTransformer) -> TokenGrid:
+    """Return the grid on which the cost is counted."""
+    return model.grid_for(model.input_size or USUAL)
+
+
+def last_layer(last: int | None, start: int, depth: int, name: str) -> int:
+    """Return the last patched layer: two thirds of the depth, rounded up, unless one is given."""
+    chosen = max(-(-2 * depth // 3), start) if last is None else last
+    if not start <= chosen <= depth:
+        raise RecipeError(f"got start={start} and last={chosen}; {name} has layers 0 to {depth}, and start comes first")
+    return chosen
+
+
+@METHODS.register(
+    "caap",
+    family="patching",
+    cite="caap2026",
+    cost="about 4 forwards, 2 when frozen; on a CNN 1 trunk and 196 tails",
+    needs=("layers",),
+    parity="the source's Algorithm 1 patch by patch, float64, 1e-9; no authors' code is public",
+)
+@dataclass(frozen=True, slots=True)
+class Caap(MultiTarget):
+    r"""CAAP: the score when a patch's activations stand in an otherwise blank image.
+
+    .. math:: A_i = s\bigl(c^*_i\bigr), \qquad
+        h^l(c^*_i)_j = \begin{cases} h^l(x)_j & j \in S(i) \\ h^l(x_0)_j & \text{else} \end{cases}
+        \quad l_s \le l \le l_e
+
+    where :math:`h^l` are the tokens after l blocks, :math:`x_0` is the blank image and :math:`S(i)` patch i with its
+    neighbours. The class token starts as the blank image's at layer :math:`l_s` and is free from there; the patched
+    tokens are free after :math:`l_e`; blank tokens stay what they are in the blank image's own run. Class,
+    distillation and register tokens are treated alike; a classifier that pools patches pools blank and patched ones
+    together. All patches run at once, and every class comes from the same run.
+
+    On a CNN the activation after unit :math:`l_e` is mixed, position by position, on a grid of 14×14 cells.
+
+    The blank image's own run is kept with the model and not counted. `details.blank` holds its score.
+
+    Measured on ViT-Tiny/16: ``blank='mean'`` localises better than the source's white (AUPR1 +0.9 ± 0.3); the logit
+    better than the log-probability (−0.7) and the probability (−2.1 ± 0.5); radius 1 better than 2 (−3.3) and
+    0 (−5.9); :math:`l_e` of 2L/3, 5L/6 and L tie. ``frozen=True`` is the fast form, of the same quality there.
+
+    Attributes:
+        blank: white, black, mean (the training set's mean colour), noise (standard normal after normalisation) or
+            blurred_noise.
+        radius: of the neighbourhood that is patched with a patch, in patches.
+        shape: of the neighbourhood: box, or manhattan for a diamond.
+        start: the first patched layer; layer l is what enters block l. On a CNN it changes nothing.
+        last: the last patched layer, by default two thirds of the depth, rounded up; on a CNN the unit.
+        frozen: hold the patched tokens at the source image's to the end; the same as last = depth.
+        score: logit, probability or log_probability; by default whatever the target says.
+        seed: of the noise.
+    """
+
+    blank: BlankName = "white"
+    radius: int = 1
+    shape: Shape = "box"
+    start: int = 1
+    last: int | None = None
+    frozen: bool = False
+    score: Score | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_neighbourhood(self.radius, self.shape)
+        if self.start < 0 or (self.last is not None and self.last < self.start):
+            raise RecipeError(f"got start={self.start} and last={self.last}; 0 ≤ start ≤ last is needed")
+
+    def multi_target(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        if not isinstance(model, Convolutional):
+            return self.multi_target_chosen(model, images, lambda _: targets)
+        unit = self._last(model, len(model.units), start=1)
+        with torch.no_grad():
+            logits, blank = patched_logits_of_cnn(model, images, self._patching(unit))
+        grid = TokenGrid(*CELLS, image=(images.shape[-2], images.shape[-1]))
+        return attributions(logits, blank, grid, targets, self.score)
+
+    @torch.no_grad()
+    def multi_target_chosen(self, model: Adapter, images: Tensor, choose: Choose) -> list[Attribution]:
+        """Answer the targets that are chosen once the images' own logits are known; a transformer's run has them."""
+        transformer = with_tokens(model, "caap")
+        patching = self._patching(self._last(model, transformer.depth, self.start))
+        found = patched_logits(transformer, images, patching)
+        return attributions(found.cells, found.blank, transformer.grid_of(images), choose(found.clean), self.score)
+
+    def can_choose(self, model: Adapter) -> bool:
+        return not isinstance(model, Convolutional)
+
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        if isinstance(model, Convolutional):
+            return Passes(share_of_cnn(model, self._patching(self._last(model, len(model.units), start=1))))
+        transformer = with_tokens(model, "caap")
+        patching = self._patching(self._last(model, transformer.depth, self.start))
+        return Passes(1 + patching.share(transformer, usual_grid(transformer)))
+
+    def _last(self, model: Adapter, depth: int, start: int) -> int:
+        return last_layer(depth if self.frozen else self.last, start, depth, model.name)
+
+    def _patching(self, last: int) -> Patching:
+        return Patching(self.blank, self.seed, self.radius, self.shape, self.start, last)
+
+
+def with_tokens(model: Adapter, name: str) -> VisionTransformer:
+    """Refuse a model whose blocks cannot be run on given tokens."""
+    if isinstance(model, VisionTransformer) and "tokens" in model.offers:
+        return model
+    raise UnsupportedModel(
+        f"{name} patches activations inside the model, and {model.name} shows none that can be replaced; "
+        "use simple_insertion, which puts patches into a blank image"
+    )

@@ -1,0 +1,49 @@
+"""Activation patching on a CNN: one activation, part of it the image's and the rest a blank image's."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sightline.methods.blank import of_blank
+from sightline.methods.patching.neighbourhood import regions
+from sightline.methods.patching.record import Patching
+from sightline.models.batch import in_batches
+from sightline.models.cnn.adapter import Convolutional
+
+CELLS = (14, 14)
+
+
+def patched_logits_of_cnn(model: Convolutional, images: Tensor, patching: Patching) -> tuple[Tensor, Tensor]:
+    """Return the logits with each cell put into the blank, (batch, cell, class), and those of the blank, (1, class).
+
+    Everything passes through the cut, so patching the units before it as well would change nothing.
+    """
+    site = model.units[patching.last - 1]
+    blank, blank_logits = of_blank(
+        model, images, patching.blank, patching.seed, site, lambda image: _trunk_and_logits(model, image, site)
+    )
+    masks = regions(CELLS, (blank.shape[-2], blank.shape[-1]), patching.radius, patching.shape)
+    masks = masks.to(blank.device)[:, None]
+
+    def tails(source: Tensor) -> Tensor:
+        def work(cells: slice) -> Tensor:
+            return model.tail(torch.where(masks[cells], source, blank), site)
+
+        return torch.cat(in_batches(work, len(masks), model.batch))
+
+    sources = torch.cat(in_batches(lambda rows: model.trunk(images[rows], site), len(images), model.batch))
+    return torch.stack([tails(source) for source in sources]), blank_logits
+
+
+def _trunk_and_logits(model: Convolutional, image: Tensor, site: str) -> tuple[Tensor, Tensor]:
+    activation = model.trunk(image, site)
+    return activation, model.tail(activation, site)
+
+
+def share_of_cnn(model: Convolutional, patching: Patching) -> float:
+    """Return the forward passes that one image costs: a trunk, and a tail per cell."""
+    site = model.units[patching.last - 1]
+    cells, share = CELLS[0] * CELLS[1], model.share(site)
+    batches = [min(model.batch, cells - first) for first in range(0, cells, model.batch)]
+    return share + sum(model.leads(site, size) * share + size * (1 - share) for size in batches)

@@ -1,0 +1,124 @@
+"""E-CAAP: activation patching with the blank image's share of every attention computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sightline.errors import RecipeError
+from sightline.methods.blank import BlankName
+from sightline.methods.multi_target import Choose, MultiTarget
+from sightline.methods.patching.caap import attributions, last_layer, usual_grid, with_tokens
+from sightline.methods.patching.neighbourhood import Shape, check_neighbourhood
+from sightline.methods.patching.prefix import Copies
+from sightline.methods.patching.record import Patching
+from sightline.methods.patching.tokens import patched_logits
+from sightline.methods.scored import Score
+from sightline.models.adapter import Adapter
+from sightline.models.capture import Attend
+from sightline.models.vit.adapter import VisionTransformer
+from sightline.registry import METHODS
+from sightline.types import Attribution, Passes, Target
+
+BlankMean = Literal["attention", "uniform"]
+
+
+@METHODS.register(
+    "e_caap",
+    family="patching",
+    cite="caap2026",
+    cost="about 2 forwards",
+    needs=("attention", "tokens"),
+    parity="its formula written out patch by patch, float64, 1e-9; no authors' code is public",
+)
+@dataclass(frozen=True, slots=True)
+class EfficientCaap(MultiTarget):
+    r"""E-CAAP: CAAP with frozen patches, the attention to the blank image replaced by its sum.
+
+    .. math:: u_i = \frac{\sum_{j \in S(i) \cup P} e^{q_i k_j / \sqrt d}\, v_j + Z_i\, \bar v}
+                         {\sum_{j \in S(i) \cup P} e^{q_i k_j / \sqrt d} + Z_i}, \qquad
+        Z_i = \frac{T - |S(i)|}{T} \sum_j e^{q' k^0_j / \sqrt d}
+
+    is what each head hands to class token i: P are its own prefix tokens, :math:`q'` is the class token's query in the
+    blank image's run and :math:`\bar v` the mean of the blank image's values, weighted by that query's attention.
+
+    An approximation of ``caap(frozen=True)`` (correlation .997 on ViT-Tiny/16, AUPR1 the same), and no faster: what
+    both spend their time on is the MLP over one class token per patch.
+
+    Attributes:
+        blank: as in caap.
+        radius: as in caap.
+        shape: as in caap.
+        start: as in caap.
+        blank_mean: how the blank's values are averaged: by attention, or uniform, the source's equation 9 (correlation
+            .89 with frozen CAAP, AUPR1 −2.0 ± 0.6).
+        score: as in caap.
+        seed: of the noise.
+    """
+
+    blank: BlankName = "white"
+    radius: int = 1
+    shape: Shape = "box"
+    start: int = 1
+    blank_mean: BlankMean = "attention"
+    score: Score | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_neighbourhood(self.radius, self.shape)
+        if self.start < 0:
+            raise RecipeError(f"got start={self.start}; the first layer is 0")
+        if self.blank_mean not in ("attention", "uniform"):
+            raise RecipeError(f"got blank_mean={self.blank_mean!r}; choose attention or uniform")
+
+    def multi_target(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        return self.multi_target_chosen(model, images, lambda _: targets)
+
+    @torch.no_grad()
+    def multi_target_chosen(self, model: Adapter, images: Tensor, choose: Choose) -> list[Attribution]:
+        """Answer the targets that are chosen once the images' own logits are known."""
+        transformer = with_tokens(model, "e_caap")
+        attention = partial(to_source, self.blank_mean)
+        found = patched_logits(transformer, images, self._patching(transformer), attention)
+        return attributions(found.cells, found.blank, transformer.grid_of(images), choose(found.clean), self.score)
+
+    def can_choose(self, model: Adapter) -> bool:
+        return True
+
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        transformer = with_tokens(model, "e_caap")
+        return Passes(1 + self._patching(transformer).share(transformer, usual_grid(transformer)))
+
+    def _patching(self, model: VisionTransformer) -> Patching:
+        last = last_layer(model.depth, self.start, model.depth, model.name)
+        return Patching(self.blank, self.seed, self.radius, self.shape, self.start, last)
+
+
+def to_source(mean: BlankMean, copies: Copies, block: int) -> Attend:
+    """Attend to the copy's own prefix, to the source image where it is patched, and to the blank as a single token."""
+    prefix, patched = copies.model.prefix, copies.patched()
+    blank_keys, blank_values = (x[block][0, :, prefix:] for x in (copies.blank.keys, copies.blank.values))
+    blank_queries, keys, values = copies.blank.queries[block][0, :, :prefix], copies.keys(block), copies.values(block)
+    left = (1 - patched.sum(dim=1, keepdim=True).to(keys) / blank_keys.shape[1]).log()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        blank = blank_queries * scale @ blank_keys.mT  # (head, prefix, patch)
+        total = blank.logsumexp(dim=-1, keepdim=True).repeat(1, len(copies.near), 1) + left
+        shares = blank.softmax(dim=-1) if mean == "attention" else torch.full_like(blank, 1 / blank.shape[-1])
+        q = q * scale
+        scores = (copies.by_image(q) @ keys.mT).masked_fill_(~patched, -torch.inf)
+        scores[..., :prefix] = copies.by_image(q @ k.mT)
+        weights = torch.cat([scores, total.expand(len(scores), -1, -1, -1)], dim=-1).softmax(dim=-1)
+        own, rest = (copies.by_copy(x) for x in (weights[..., :prefix], weights[..., -1:]))
+        mixed: Tensor = own @ v + rest * (shares @ blank_values)
+        weights[..., :prefix] = 0
+        return mixed + copies.by_copy(weights[..., :-1] @ values)
+
+    return attend

@@ -1,0 +1,153 @@
+"""Put a patch into a blank image, or a blank over a patch, at the input: the plain relatives of activation patching."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sightline.methods.blank import BlankName, blank_image
+from sightline.methods.multi_target import MultiTarget
+from sightline.methods.patching.neighbourhood import Shape, check_neighbourhood, neighbourhoods
+from sightline.methods.scored import Score, score_cells, scored
+from sightline.models.adapter import Adapter
+from sightline.models.batch import in_batches
+from sightline.models.vit.adapter import VisionTransformer
+from sightline.registry import METHODS
+from sightline.types import Attribution, Passes, Target, TokenGrid
+
+CELLS = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Pasting(MultiTarget):
+    """Mix the image with a blank one, a neighbourhood at a time; a subclass says which is pasted into which."""
+
+    blank: BlankName = "white"
+    radius: int = 1
+    shape: Shape = "box"
+    score: Score | None = "probability"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_neighbourhood(self.radius, self.shape)
+
+    @abstractmethod
+    def _scores(self, model: Adapter, images: Tensor, masks: Tensor, blank: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the logits per cell, (batch, cell, class), and those of the image itself where they are compared."""
+
+    @torch.no_grad()
+    def multi_target(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        grid = cells_of(model, (images.shape[-2], images.shape[-1]))
+        masks = pixel_masks(grid, self.radius, self.shape).to(images.device)
+        logits, whole = self._scores(model, images, masks, blank_image(model, images, self.blank, self.seed))
+        found = []
+        for target in (scored(target, self.score) for target in targets):
+            values = score_cells(logits, target)
+            values = values if whole is None else target(whole)[:, None] - values
+            found.append(Attribution(values.view(1, -1, grid.height, grid.width), grid))
+        return found
+
+
+def cells_of(model: Adapter, size: tuple[int, int]) -> TokenGrid:
+    """Return a transformer's own patches; on any other model 14×14 cells, fewer on smaller images."""
+    if isinstance(model, VisionTransformer):
+        return model.grid_for(size)
+    return TokenGrid(min(CELLS, size[0]), min(CELLS, size[1]), image=size)
+
+
+def pixel_masks(grid: TokenGrid, radius: int, shape: Shape) -> Tensor:
+    """Return the pixels of each cell's neighbourhood, (cell, height, width) booleans."""
+    rows, columns = (
+        torch.arange(pixels) * cells // pixels
+        for cells, pixels in zip((grid.height, grid.width), grid.image, strict=True)
+    )
+    cell = rows[:, None] * grid.width + columns[None]
+    return neighbourhoods(grid.height, grid.width, radius, shape)[:, cell]
+
+
+def mixed_logits(model: Adapter, inside: Tensor, outside: Tensor, masks: Tensor) -> Tensor:
+    """Return the logits of one batch of images within each mask and another outside it, (batch, mask, class)."""
+    batch = max(len(inside), len(outside))
+    inside, outside = (x.expand(batch, -1, -1, -1) for x in (inside, outside))
+    pairs = torch.cartesian_prod(torch.arange(batch), torch.arange(len(masks)))
+
+    def work(part: slice) -> Tensor:
+        image, mask = pairs[part].to(masks.device).T
+        return model(torch.where(masks[mask][:, None], inside[image], outside[image]))
+
+    return torch.cat(in_batches(work, len(pairs), model.batch)).view(batch, len(masks), -1)
+
+
+def _count(model: Adapter) -> int:
+    usual = getattr(model, "usual_size", (224, 224))
+    return cells_of(model, model.input_size or usual).cells
+
+
+@METHODS.register(
+    "simple_insertion",
+    family="patching",
+    cite="caap2026",
+    cost="1 forward per patch",
+    parity="one model call per pasted image, written out, float64, 1e-12; no authors' code is public",
+)
+@dataclass(frozen=True, slots=True)
+class SimpleInsertion(Pasting):
+    r"""Simple insertion: the score of a blank image into which a patch and its neighbours are pasted.
+
+    .. math:: A_i = s\bigl(m_i \odot x + (1 - m_i) \odot x_0\bigr)
+
+    with the pixels :math:`m_i` of patch i and its neighbours and the blank image :math:`x_0`. It runs on any model: on
+    a transformer's own patches, else on 14×14 cells.
+
+    Attributes:
+        blank: white, black, mean, noise or blurred_noise, as in caap.
+        radius: of the neighbourhood that is pasted with a patch, in patches.
+        shape: of the neighbourhood: box, or manhattan for a diamond.
+        score: probability, logit or log_probability; None for whatever the target says. A target that is no single
+            class is read as it is.
+        seed: of the noise.
+    """
+
+    def _scores(self, model: Adapter, images: Tensor, masks: Tensor, blank: Tensor) -> tuple[Tensor, Tensor | None]:
+        return mixed_logits(model, images, blank, masks), None
+
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return Passes(_count(model))
+
+
+@METHODS.register(
+    "simple_deletion",
+    family="patching",
+    cite="caap2026",
+    cost="1 forward, and 1 per patch",
+    parity="one model call per erased image, written out, float64, 1e-12; no authors' code is public",
+)
+@dataclass(frozen=True, slots=True)
+class SimpleDeletion(Pasting):
+    r"""Simple deletion: how far the score falls when a blank covers a patch and its neighbours.
+
+    .. math:: A_i = s(x) - s\bigl((1 - m_i) \odot x + m_i \odot x_0\bigr)
+
+    with the pixels :math:`m_i` of patch i and its neighbours and the blank image :math:`x_0`. The source names no sign;
+    here what matters is positive. It runs on any model: on a transformer's own patches, else on 14×14 cells.
+
+    Attributes:
+        blank: white, black, mean, noise or blurred_noise, as in caap.
+        radius: of the neighbourhood that is covered with a patch, in patches.
+        shape: of the neighbourhood: box, or manhattan for a diamond.
+        score: probability, logit or log_probability; None for whatever the target says. A target that is no single
+            class is read as it is.
+        seed: of the noise.
+    """
+
+    def _scores(self, model: Adapter, images: Tensor, masks: Tensor, blank: Tensor) -> tuple[Tensor, Tensor | None]:
+        return mixed_logits(model, blank, images, masks), model.predict(images)
+
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return Passes(_count(model) + 1)

@@ -1,0 +1,176 @@
+"""Activation patching on a transformer, every patch at once.
+
+Up to the last patched layer only copies of the prefix tokens move (patching_prefix.py). After it each copy's patched
+tokens move with it: very short sequences, prefix and neighbourhood, that still see the blank image's tokens everywhere
+else. Copies with equally many patched tokens run together, so nothing is padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor
+
+from sightline.methods.patching.neighbourhood import neighbourhoods
+from sightline.methods.patching.prefix import TOKENS, Attention, to_both, walk_prefix
+from sightline.methods.patching.record import Patching, Record, reads_patches
+from sightline.models.batch import in_batches
+from sightline.models.capture import Attend
+from sightline.models.passes import spend
+from sightline.models.vit.adapter import VisionTransformer
+from sightline.types import TokenGrid
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PatchedLogits:
+    """What the model says.
+
+    Attributes:
+        cells: of each patch put into the blank, (batch, cell, class).
+        blank: of the blank, (1, class).
+        clean: of the images, (batch, class).
+    """
+
+    cells: Tensor
+    blank: Tensor
+    clean: Tensor
+
+
+def patched_logits(
+    model: VisionTransformer, images: Tensor, patching: Patching, attention: Attention = to_both
+) -> PatchedLogits:
+    """Put each patch into the blank; `attention` is that of the prefix tokens' copies in the patched layers."""
+    blank = patching.blank_run(model, images)
+
+    def work(rows: slice) -> tuple[Tensor, Tensor]:
+        source = patching.source_run(model, images[rows])
+        return _of_images(model, images[rows], patching, blank, source, attention), source.logits
+
+    cells, clean = (torch.cat(parts) for parts in zip(*in_batches(work, len(images), model.batch), strict=True))
+    return PatchedLogits(cells, model.finish(blank.tokens[model.depth]), clean)
+
+
+def _of_images(
+    model: VisionTransformer,
+    images: Tensor,
+    patching: Patching,
+    blank: Record,
+    source: Record,
+    attention: Attention,
+) -> Tensor:
+    grid, count = model.grid_of(images), len(images)
+    spend(forward=count * patching.share(model, grid))
+    prefix = blank.tokens[patching.start][:, None, : model.prefix].expand(count, grid.cells, -1, -1)
+    if model.prefix and patching.start < patching.last:
+        near = neighbourhoods(grid.height, grid.width, patching.radius, patching.shape)
+        near = torch.cat([near.new_zeros(grid.cells, model.prefix), near], dim=1).to(model.device)
+        prefix = walk_prefix(model, blank, source, near, patching, attention)
+    if patching.last == model.depth and not reads_patches(model):
+        return model.finish(prefix.flatten(0, 1)).view(count, grid.cells, -1)
+    return _every_cell(model, grid, patching, partial(Moving, model, blank, source, patching.last), prefix)
+
+
+def _every_cell(
+    model: VisionTransformer, grid: TokenGrid, patching: Patching, moving: Callable[..., Moving], prefix: Tensor
+) -> Tensor:
+    """Finish the copies, (image, cell, prefix, channel), those with equally many patched tokens together."""
+    found, order = [], []
+    for cells, members in patching.groups(grid):
+        pairs = torch.cartesian_prod(torch.arange(len(prefix)), torch.arange(len(cells)))
+
+        def work(part: slice, pairs: Tensor = pairs, cells: Tensor = cells, members: Tensor = members) -> Tensor:
+            image, cell = pairs[part].T
+            copies = moving(image.to(model.device), members[cell].to(model.device))
+            return copies.logits(prefix[image, cells[cell]])
+
+        found += in_batches(work, len(pairs), max(1, TOKENS // (grid.prefix + members.shape[1])))
+        order.append(pairs[:, 0] * grid.cells + cells[pairs[:, 1]])
+    logits = torch.cat(found)
+    placed = torch.empty_like(logits)
+    placed[torch.cat(order).to(logits.device)] = logits
+    return placed.view(len(prefix), grid.cells, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Moving:
+    """Copies whose patched tokens move with them, equally many each.
+
+    Attributes:
+        model: the transformer.
+        blank: the blank image's run.
+        source: the images' run.
+        last: the last patched layer.
+        image: which image each copy belongs to, (copy,).
+        members: its patched patches, (copy, member).
+    """
+
+    model: VisionTransformer
+    blank: Record
+    source: Record
+    last: int
+    image: Tensor
+    members: Tensor
+
+    def logits(self, prefix: Tensor) -> Tensor:
+        """Return the logits of every copy, (copy, class), from its prefix tokens at the last patched layer."""
+        model = self.model
+        patched = self.source.tokens[self.last][self.image[:, None], model.prefix + self.members]
+        tokens = torch.cat([prefix, patched], dim=1)
+        if not reads_patches(model):
+            return model.finish(self._last_block(self._run(tokens, model.depth - 1)))
+        return self._pooled(self._run(tokens, model.depth))
+
+    def _pooled(self, tokens: Tensor) -> Tensor:
+        """Finish whole sequences: the blank's, each copy's tokens in their places."""
+        blank, at = self.blank.tokens[self.model.depth], self.columns[..., None].expand_as(tokens)
+
+        def work(part: slice) -> Tensor:
+            return self.model.finish(blank.repeat(len(at[part]), 1, 1).scatter_(1, at[part], tokens[part]))
+
+        return torch.cat(in_batches(work, len(tokens), max(1, TOKENS // blank.shape[1])))
+
+    def _run(self, tokens: Tensor, end: int) -> Tensor:
+        blocks = range(self.last, end)
+        with self.model.attend({block: self._attention(block) for block in blocks}):
+            for block in blocks:
+                tokens = self.model.step(tokens, block, self.members)
+        return tokens
+
+    def _last_block(self, tokens: Tensor) -> Tensor:
+        """Run the last block for the prefix tokens alone: the patched ones are only looked at there."""
+        model, block = self.model, self.model.depth - 1
+        keys, values = (x[:, :, model.prefix :] for x in model.keys_and_values(tokens, block, self.members))
+        with model.attend({block: self._attention(block, keys, values)}):
+            return model.step(tokens[:, : model.prefix], block, self.members[:, :0])
+
+    @cached_property
+    def columns(self) -> Tensor:
+        """Where in a whole sequence the tokens of each copy stand, (copy, prefix + member)."""
+        prefix = torch.arange(self.model.prefix, device=self.members.device)
+        return torch.cat([prefix.expand(len(self.members), -1), self.members + self.model.prefix], dim=1)
+
+    def _attention(self, block: int, *patched: Tensor) -> Attend:
+        """Attend to the copy's own tokens, to keys and values of more of them, and to the blank's everywhere else.
+
+        The scores of a copy's tokens take the places of the blank's in the scores of a whole blank sequence; their
+        weights are taken out again before the blank's values are mixed.
+        """
+        blank_keys, blank_values = self.blank.keys[block][0], self.blank.values[block][0]
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+            if patched:
+                k, v = (torch.cat(pair, dim=2) for pair in zip((k, v), patched, strict=True))
+            copies, heads, count, width = q.shape
+            q = q.transpose(0, 1) * scale
+            own = q @ k.permute(1, 0, 3, 2)
+            scores = (q.reshape(heads, -1, width) @ blank_keys.mT).view(heads, copies, count, -1)
+            at = self.columns[None, :, None].expand(heads, copies, count, -1)
+            weights = scores.scatter_(-1, at, own).softmax(dim=-1)
+            own = weights.gather(-1, at)
+            mixed = weights.scatter_(-1, at, 0.0).flatten(1, 2) @ blank_values
+            return (own @ v.transpose(0, 1)).add_(mixed.view(heads, copies, count, width)).transpose(0, 1)
+
+        return attend

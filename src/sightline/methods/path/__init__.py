@@ -1,0 +1,1 @@
+"""Gradients integrated along a path from a baseline to the image."""

@@ -1,0 +1,101 @@
+"""Integrals of the gradient along a path from a reference to the image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sightline.errors import RecipeError, UnsupportedModel
+from sightline.methods.multi_target import MultiTarget
+from sightline.methods.path.quadrature import Rule, quadrature
+from sightline.models.adapter import Adapter
+from sightline.models.batch import in_batches
+from sightline.models.vit.adapter import VisionTransformer
+from sightline.perturb.fill import make_fill
+from sightline.registry import METHODS
+from sightline.types import Attribution, Passes, Target, pixel_grid
+
+
+@METHODS.register(
+    "ig",
+    family="path",
+    cite="sundararajan2017",
+    cost="steps forward, steps backward",
+    needs=("gradient",),
+    parity="captum IntegratedGradients (Gauss-Legendre and right sums), 1e-5",
+)
+@dataclass(frozen=True, slots=True)
+class IntegratedGradients(MultiTarget):
+    r"""Integrated gradients along the straight line from a reference.
+
+    .. math:: A_i = \sum_d (x_{i,d} - x'_{i,d})
+        \int_0^1 \frac{\partial s}{\partial x_{i,d}}\bigl(x' + t\,(x - x')\bigr)\,dt
+
+    Complete: the map sums to :math:`s(x) - s(x')`, up to the error of the sum that stands for the integral.
+
+    Attributes:
+        steps: points on the path.
+        rule: how they lie: gauss_legendre, right (k/n) or trapezoid.
+        blank: the reference: zero (the mean colour), black, white, mean or blur.
+        at: pixels, or tokens for the straight line between the two images' tokens.
+    """
+
+    steps: int = 50
+    rule: Rule = "gauss_legendre"
+    blank: Literal["zero", "black", "white", "mean", "blur"] = "zero"
+    at: Literal["pixels", "tokens"] = "pixels"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise RecipeError(f"got steps={self.steps}; at least one step is needed")
+        make_fill(self.blank)
+
+    def multi_target(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        blank = make_fill(self.blank)(model, images)
+        if self.at == "pixels":
+            found = self.integrals(model, images, blank, targets)
+            return [Attribution(values.sum(dim=1)[None], pixel_grid(images)) for values in found]
+        if not isinstance(model, VisionTransformer) or "tokens" not in model.offers:
+            raise UnsupportedModel(f"the blocks of {model.name} cannot be run from given tokens; write at='pixels'")
+        found = self.integrals(model, model.start(images), model.start(blank), targets)
+        grid = model.grid_of(images)
+        return [Attribution(grid.to_map(values.sum(dim=-1))[None], grid) for values in found]
+
+    def integrals(self, model: Adapter, end: Tensor, start: Tensor, targets: Sequence[Target]) -> list[Tensor]:
+        """Sum weighted gradients over the path, in batches of images and steps; channels are kept."""
+        nodes, weights = (x.to(end) for x in quadrature(self.rule, self.steps))
+        difference = end - start
+        pairs = [(row, step) for row in range(len(end)) for step in range(self.steps)]
+        totals = [torch.zeros_like(difference) for _ in targets]
+
+        def work(part: slice) -> None:
+            rows = torch.tensor([row for row, _ in pairs[part]], device=end.device)
+            steps = torch.tensor([step for _, step in pairs[part]], device=end.device)
+            shape = (-1, *[1] * (end.ndim - 1))
+            points = start[rows] + nodes[steps].view(shape) * difference[rows]
+            gradients = self._gradients(model, points, [target.take(rows.tolist()) for target in targets])
+            for total, gradient in zip(totals, gradients, strict=True):
+                total.index_add_(0, rows, gradient * weights[steps].view(shape))
+
+        in_batches(work, len(pairs), model.batch)
+        return [total * difference for total in totals]
+
+    def _gradients(self, model: Adapter, points: Tensor, targets: Sequence[Target]) -> list[Tensor]:
+        points = points.detach().requires_grad_()
+        with torch.enable_grad():
+            if self.at == "pixels":
+                logits = model(points)
+            else:
+                assert isinstance(model, VisionTransformer)
+                logits = model.finish(model.run(points))
+            scores = [target(logits) for target in targets]
+        return [found["image"] for found in model.gradients_each(scores, {"image": points})]
+
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return Passes(self.steps, self.steps * count)

@@ -1,0 +1,1 @@
+"""Black-box methods: the image perturbed many times, the answers combined."""

@@ -1,0 +1,133 @@
+"""AtMan: what happens to the prediction when every attention is kept from looking at a patch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sightline.errors import RecipeError
+from sightline.methods.attention.attention import transformer
+from sightline.methods.multi_target import MultiTarget
+from sightline.methods.patching.caap import usual_grid
+from sightline.methods.scored import Score, scored
+from sightline.models.adapter import Adapter
+from sightline.models.batch import in_batches
+from sightline.models.vit.adapter import VisionTransformer
+from sightline.perturb.curve import read_scores
+from sightline.registry import METHODS
+from sightline.types import Attribution, Passes, Target
+
+Rows = Literal["patches", "all"]
+
+
+@METHODS.register(
+    "at_man",
+    family="sampling",
+    cite="deiseroth2023",
+    cost="1 forward and 1 for each patch",
+    needs=("attention", "tokens"),
+    parity="the formula written out on a random ViT, 1e-12; the authors' code has no classifier",
+)
+@dataclass(frozen=True, slots=True)
+class AttentionManipulation(MultiTarget):
+    r"""AtMan: suppress the attention that a patch gets, everywhere at once, and see what the class loses.
+
+    .. math:: A_j = \log p(x) - \log p(x \mid S \leftarrow \tilde S^{(j)}), \qquad
+        \tilde S^{(j)}_{tk} = \bigl(S_{tk} - \min_{k'} S_{tk'}\bigr)\, F_{jk}
+
+    :math:`S` are the attention scores before the softmax, of every block and head. :math:`F_{jk}` is `factor` at
+    the patch itself and one elsewhere; patches that look like it, by the cosine :math:`c_{jk}` of the tokens that enter
+    the first block, are suppressed along with it when :math:`c_{jk} \geq \kappa`:
+    :math:`F_{jk} = f + (1 - f)(1 - c_{jk})`. Prefix tokens are never suppressed, and the rows of those that the
+    classifier reads (class and distillation token) stay as they are: what a patch tells the other patches is
+    suppressed, what the classifier looks at is not.
+
+    Attributes:
+        factor: what the scores of a suppressed patch are multiplied by.
+        kappa: the cosine from which on other patches are suppressed too; None suppresses each patch alone.
+        variant: whose looks are kept from a patch: "patches", or "all" for the class token's too, as the authors' code
+            for language models has it.
+        score: what is read of the class: log_probability (the paper's cross-entropy), probability or logit.
+    """
+
+    factor: float = 0.1
+    kappa: float | None = 0.6
+    variant: Rows = "patches"
+    score: Score = "log_probability"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.factor < math.inf:
+            raise RecipeError(f"got factor={self.factor}; a number from 0 on is needed, below 1 to suppress")
+        if self.kappa is not None and not 0 <= self.kappa <= 1:
+            raise RecipeError(
+                f"got kappa={self.kappa}; a cosine between 0 and 1 is needed, or None to suppress patches alone"
+            )
+
+    def multi_target(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        model = transformer(model)
+        readers = [scored(target, self.score) for target in targets]
+        found = in_batches(lambda rows: _tokens_and_logits(model, images[rows]), len(images), model.batch)
+        tokens, clean = torch.cat([x for x, _ in found]), torch.cat([x for _, x in found])
+        factors = suppression(tokens, model.prefix, self.factor, self.kappa)
+        spared = model.heads_of_pool if self.variant == "patches" else ()
+        left = suppressed_scores(model, tokens, factors, readers, spared)
+        whole = torch.stack([read_scores(model, reader, clean) for reader in readers])
+        grid = model.grid_of(images)
+        lost = (whole[..., None] - left).unflatten(2, (grid.height, grid.width))
+        return [Attribution(values[None], grid) for values in lost]
+
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return Passes(1 + usual_grid(transformer(model)).cells)
+
+
+def _tokens_and_logits(model: VisionTransformer, images: Tensor) -> tuple[Tensor, Tensor]:
+    with model.capture("block.0.input") as seen:
+        logits = model(images)
+    return seen["block.0.input"], logits
+
+
+def suppression(tokens: Tensor, prefix: int, factor: float, kappa: float | None) -> Tensor:
+    """Return what the scores of every token are multiplied by when a patch is suppressed: (batch, patch, token)."""
+    patches = tokens.shape[1] - prefix
+    itself = torch.eye(patches, dtype=tokens.dtype, device=tokens.device).expand(len(tokens), -1, -1)
+    likeness = itself
+    if kappa is not None:
+        directions = F.normalize(tokens[:, prefix:], dim=-1)
+        cosines = (directions @ directions.transpose(1, 2)).clamp(max=1)
+        # a patch is like itself whatever rounding says; one below kappa is not alike at all
+        likeness = torch.where(itself > 0, itself, cosines.masked_fill(cosines < kappa, 0.0))
+    return F.pad(factor + (1 - factor) * (1 - likeness), (prefix, 0), value=1.0)
+
+
+def suppressed_scores(
+    model: VisionTransformer, tokens: Tensor, factors: Tensor, targets: Sequence[Target], spared: Sequence[int]
+) -> Tensor:
+    """Return the targets' values with each patch's factors applied to every attention: (target, batch, patch).
+
+    Rows of the tokens in `spared` stay as they are.
+    """
+    patches = factors.shape[1]
+
+    def work(part: slice) -> Tensor:
+        rows = [index // patches for index in range(part.start, part.stop)]
+        columns = factors.flatten(0, 1)[part, None, None, :]
+
+        def suppress(scores: Tensor) -> Tensor:
+            changed = (scores - scores.amin(dim=-1, keepdim=True)) * columns
+            changed[:, :, list(spared)] = scores[:, :, list(spared)]
+            return changed
+
+        with model.edit(dict.fromkeys(model.every("scores"), suppress)):
+            logits = model.finish(model.run(tokens[rows]))
+        return torch.stack([read_scores(model, target.take(rows), logits) for target in targets])
+
+    found = torch.cat(in_batches(work, factors.shape[0] * patches, model.batch), dim=1)
+    return found.view(len(targets), *factors.shape[:2])

@@ -1,0 +1,126 @@
+"""Transformer input sampling: masks from clusters of the model's own features, scored by dropping tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sightline.errors import RecipeError
+from sightline.methods.attention.attention import transformer
+from sightline.methods.kept_tokens import attributions, score_masks
+from sightline.methods.multi_target import MultiTarget
+from sightline.methods.scored import Score, scored
+from sightline.models.adapter import Adapter
+from sightline.models.batch import in_batches
+from sightline.models.precision import full_precision
+from sightline.models.vit.adapter import VisionTransformer
+from sightline.registry import METHODS
+from sightline.seeds import generators
+from sightline.types import Attribution, Passes, Target
+
+Variant = Literal["released", "filled"]
+_SETTLED = 1e-4  # the summed squared shift of all centres at which clustering ends
+
+
+@METHODS.register(
+    "tis",
+    family="sampling",
+    cite="englebert2023",
+    cost="at most 1 forward and 1024 on half of the patches",
+    needs=("tokens",),
+    parity="authors' code on a real ViT given its masks, 1e-4; k-means by its own seed",
+)
+@dataclass(frozen=True, slots=True)
+class InputSampling(MultiTarget):
+    r"""Transformer input sampling: the model's features say which patches belong together, the model which matter.
+
+    .. math:: A_j = \frac{\sum_m s_m B_{mj}}{\sum_m B_{mj}}
+
+    The output channels of all blocks, each a vector over the patches, are clustered by k-means. Each mask :math:`B_m`
+    keeps the patches where a cluster's centre is largest, and :math:`s_m` is the probability of the class when only
+    those are there: the others are dropped before the first block. A patch that no mask keeps gets zero.
+
+    Attributes:
+        samples: how many clusters, one mask each.
+        ratio: the share of the patches that a mask keeps.
+        steps: rounds of k-means at most.
+        seed: of the first centres, which are drawn from the channels with replacement.
+        variant: "released" as the authors' code: a cluster without members has the centre zero, and its mask, all
+            patches being equal, keeps the last ones; "filled" leaves such clusters out.
+        score: what is read of the class: probability, as the paper, logit or log_probability.
+    """
+
+    samples: int = 1024
+    ratio: float = 0.5
+    steps: int = 100
+    seed: int = 0
+    variant: Variant = "released"
+    score: Score = "probability"
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.steps < 1:
+            raise RecipeError(f"got samples={self.samples} and steps={self.steps}; both are 1 or more")
+        if not 0 < self.ratio <= 1:
+            raise RecipeError(f"got ratio={self.ratio}; a share of the patches above 0 and up to 1 is needed")
+
+    def multi_target(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        model = transformer(model)
+        found = in_batches(lambda rows: self._tokens_and_masks(model, images[rows]), len(images), model.batch)
+        tokens, masks = torch.cat([x for x, _ in found]), [mask for _, part in found for mask in part]
+        answers = score_masks(model, tokens, masks, [scored(target, self.score) for target in targets])
+        return attributions(model, images, answers)
+
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        model = transformer(model)
+        if model.input_size is None:
+            return Passes(1 + self.samples)
+        return Passes(1 + self.samples * (model.prefix + self._kept(model.grid.cells)) / model.grid.tokens)
+
+    def _kept(self, patches: int) -> int:
+        return max(int(self.ratio * patches), 1)
+
+    def _tokens_and_masks(self, model: VisionTransformer, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return X_0 and each image's masks; one forward pass."""
+        sites = model.every("output")
+        with model.capture("block.0.input", *sites) as seen:
+            model(images)
+        features = torch.cat([seen[site][:, model.prefix :] for site in sites], dim=-1).transpose(1, 2)
+        features = full_precision(features)
+        masks = []
+        for channels, generator in zip(features, generators(self.seed, images), strict=True):
+            centres, members = k_means(channels, self.samples, self.steps, generator)
+            masks.append(
+                largest(centres if self.variant == "released" else centres[members > 0], self._kept(centres.shape[1]))
+            )
+        return seen["block.0.input"], masks
+
+
+def k_means(rows: Tensor, clusters: int, steps: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return the centres, (cluster, dimension), and how many rows each has; a centre without any is zero."""
+    first = torch.randint(len(rows), (clusters,), generator=generator).to(rows.device)
+    centres, members = rows[first], first
+    # a channel drawn again is no second centre; rounding would otherwise choose between the two
+    again = (first[:, None] == first).tril(-1).any(dim=1)
+    for _ in range(steps):
+        closeness = 2 * rows @ centres.T - centres.square().sum(dim=1)
+        nearest = closeness.masked_fill(again, -torch.inf).argmax(dim=1)
+        again = torch.zeros_like(again)
+        members = torch.bincount(nearest, minlength=clusters)
+        moved = torch.zeros_like(centres).index_add_(0, nearest, rows) / members.clamp(min=1)[:, None]
+        shift = (moved - centres).square().sum()
+        centres = moved
+        if shift <= _SETTLED:
+            break
+    return centres, members
+
+
+def largest(centres: Tensor, count: int) -> Tensor:
+    """Mark the `count` largest entries of each row, the last of equal ones: (cluster, patch), bool."""
+    kept = centres.sort(dim=1, stable=True).indices[:, -count:]
+    return torch.zeros_like(centres, dtype=torch.bool).scatter_(1, kept, True)

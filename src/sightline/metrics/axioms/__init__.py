@@ -1,0 +1,1 @@
+"""Axioms: whether a map adds up to what it explains."""

@@ -1,0 +1,1 @@
+"""Complexity: how few pixels carry a map."""

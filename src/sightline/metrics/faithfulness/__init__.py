@@ -1,0 +1,1 @@
+"""Faithfulness: whether the model's answer follows what a map calls important."""

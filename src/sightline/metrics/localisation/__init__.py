@@ -1,0 +1,1 @@
+"""Localisation: whether a map lies where the evidence is known to be."""

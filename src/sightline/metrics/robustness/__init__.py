@@ -1,0 +1,1 @@
+"""Robustness: how far a map moves when the image hardly does."""

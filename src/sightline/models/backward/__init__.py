@@ -1,0 +1,1 @@
+"""Backward passes with rules other than the gradient's: LRP, DeepLIFT, guided ReLU, Libra; and biases."""

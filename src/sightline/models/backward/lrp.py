@@ -1,0 +1,290 @@
+"""Send relevance back through a network instead of gradients, without touching it.
+
+Inside the ``with`` every call that the network makes is intercepted (`torch.overrides.TorchFunctionMode`) and given a
+backward that is its relevance rule; what `torch.autograd.grad` then returns is relevance. Modules used twice, in-place
+calls and plain functions are all the same here. A call without a rule is refused, never guessed at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from sightline.errors import UnsupportedModel
+from sightline.models.backward.custom import Back, constant, named, pass_on, ruled, run, split, tensors, traced
+from sightline.models.backward.lrp_rules import Affine, Box, Composite, Tally, box, hand_on_linear, stabilised
+
+# Calls that only move values about: relevance goes where the value came from. Dropout is idle in eval mode.
+MOVES = {
+    "__get__", "__getitem__", "adaptive_max_pool2d", "alpha_dropout", "broadcast_to", "cat", "channel_shuffle",
+    "chunk", "clone", "concat", "concatenate", "constant_pad_nd", "contiguous", "double", "dropout", "dropout2d",
+    "expand", "expand_as", "feature_dropout", "flatten", "flip", "float", "max_pool2d", "max_pool2d_with_indices",
+    "movedim", "narrow", "pad", "permute", "pixel_shuffle", "pixel_unshuffle", "ravel", "repeat", "reshape", "roll",
+    "select", "split", "squeeze", "stack", "swapaxes", "t", "to", "transpose", "type", "type_as", "unbind",
+    "unflatten", "unsqueeze", "view", "view_as",
+}  # fmt: skip
+MAX_POOLS = {"max_pool2d", "max_pool2d_with_indices", "adaptive_max_pool2d"}
+ACTIVATIONS = {
+    "celu", "clamp", "clamp_min", "elu", "gelu", "hardswish", "hardtanh", "leaky_relu", "mish", "prelu", "relu",
+    "relu6", "selu", "silu", "softplus", "tanh",
+}  # fmt: skip
+GATES = {"hardsigmoid", "sigmoid"}
+LINEAR_MAPS = {"adaptive_avg_pool2d", "avg_pool2d", "interpolate", "mean", "sum"}
+CONVOLUTIONS = {"conv1d", "conv2d", "conv3d"}
+SUMS = {"__add__", "__iadd__", "__radd__", "add", "add_"}
+DIFFERENCES = {"__isub__", "__sub__", "sub", "sub_"}
+IN_PLACE = {"__iadd__", "__imul__", "__isub__", "__itruediv__", "add_", "div_", "mul_", "sub_"}
+PRODUCTS = {"__imul__", "__mul__", "__rmul__", "mul", "mul_", "multiply"}
+QUOTIENTS = {"__itruediv__", "__truediv__", "div", "div_", "divide"}
+_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+
+
+class _NoRule(Exception):
+    """A call without a rule. No TypeError, as `UnsupportedModel` is: Python's operators would swallow that."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Made:
+    """How a tensor came about: by this call, from this input; true as long as nobody has written into it."""
+
+    layer: Affine
+    x: Tensor
+    version: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Padded:
+    """How a tensor came about: zeros were put around this one; true as long as nobody has written into it."""
+
+    x: Tensor
+    pad: Callable[[Tensor], Tensor]
+    version: int
+
+
+class Relevance(TorchFunctionMode):
+    """Give every call of a network its relevance rule.
+
+    Attributes:
+        composite: which rule where.
+        box: the lowest and the highest value of a pixel, per channel.
+        count: how many convolutions and linear layers ran.
+        tally: what biases and the stabiliser absorb on the way back; put a fresh one there before each.
+    """
+
+    def __init__(self, composite: Composite, box: Box, images: Tensor) -> None:
+        super().__init__()
+        self.composite = composite
+        self.box = box
+        self.count = 0
+        self.tally = Tally(images)
+        self._made: Any = WeakTensorKeyDictionary()
+        self._fed: Any = WeakTensorKeyDictionary()  # by version: whether it went into a layer with a rule
+        self._gates: Any = WeakTensorKeyDictionary()
+        self._padded: Any = WeakTensorKeyDictionary()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not any(map(traced, tensors((args, kwargs)))):
+            with torch.no_grad():  # weights made of weights stay constants
+                return constant(func(*args, **kwargs))
+        name = getattr(func, "__name__", str(func))
+        if rule := self._rule(name):
+            return rule(func, args, kwargs)
+        output = func(*args, **kwargs)
+        if name not in MOVES and any(map(traced, tensors(output))):
+            raise _NoRule(
+                f"lrp has no rule for the call {name!r}; it serves convolutions, linear layers, batch and layer norms, "
+                "pools, elementwise activations, sums and gates: use ig or ixg here"
+            )
+        return output
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        if isinstance(error, _NoRule):
+            raise UnsupportedModel(str(error)) from None
+
+    def _rule(self, name: str) -> Callable[..., Any] | None:
+        plain = name if name.startswith("__") else name.rstrip("_")
+        if plain in ACTIVATIONS | GATES:
+            return partial(self._activation, gate=plain in GATES)
+        if name in CONVOLUTIONS or name == "linear":
+            return self._affine
+        if name in LINEAR_MAPS or (self.composite.captum and name in MAX_POOLS):
+            return self._linear_map
+        if name in SUMS | DIFFERENCES:
+            return self._sum
+        if name in PRODUCTS | QUOTIENTS:
+            return self._product
+        return {"batch_norm": self._batch_norm, "layer_norm": self._layer_norm, "pad": self._pad}.get(name)
+
+    # ---- layers ------------------------------------------------------------------------------------------------
+
+    def _affine(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
+        given = named(("input", "weight", "bias", "stride", "padding", "dilation", "groups"), args, kwargs)
+        x, weight, bias = given.pop("input"), given.pop("weight"), given.pop("bias", None)
+        if traced(weight):
+            raise _NoRule("lrp has no rule for weights that depend on the image; use ig or ixg here")
+        chosen = self.composite.linear if func.__name__ == "linear" else self.composite.convolution
+        rule = self.composite.first if self.count == 0 and self.composite.first else chosen
+        if rule is box and x.shape[1] != self.box[0].shape[1]:
+            raise _NoRule(
+                f"the box rule needs the bounds of what the first layer is fed, and its {x.shape[1]} channels are not "
+                f"the image's {self.box[0].shape[1]}; take composite='epsilon_plus_flat' here"
+            )
+        self.count += 1
+        last = func.__name__ == "linear"
+        x, pad = (x, None) if last else self._without_padding(x)
+        layer = Affine(
+            lambda x, w, b: func(x if pad is None else pad(x), w, b, **given),
+            constant(weight), constant(bias), rule, self.box, last,
+        )  # fmt: skip
+        output = self._through(layer, x, lambda: layer.run(x.detach(), layer.weight, layer.bias))
+        if not last or output.ndim == 2:  # channels on axis 1, where a batch norm expects them
+            self._made[output] = _Made(layer, x, output._version)
+        return output
+
+    def _pad(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
+        given = named(("input", "pad", "mode", "value"), args, kwargs)
+        output: Tensor = func(*args, **kwargs)
+        if given.get("mode", "constant") == "constant" and not given.get("value"):
+            pad = partial(func, pad=given["pad"])
+            self._padded[output] = _Padded(given["input"], pad, output._version)
+        return output
+
+    def _without_padding(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor] | None]:
+        """Return what zeros were put around, and how: they are a convolution's own, and nothing that it was fed.
+
+        The flat and the box rule would hand them relevance, and it would be lost.
+        """
+        found = self._padded.get(x)
+        return (x, None) if found is None or found.version != x._version else (found.x, found.pad)
+
+    def _batch_norm(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
+        given = named(_NORM, args, kwargs)
+        x, mean = given["input"], given["running_mean"]
+        if mean is None or given.get("training"):
+            raise _NoRule("lrp needs batch norms with running statistics; put the model in eval mode")
+        scale = (given["running_var"] + given.get("eps", 1e-5)).rsqrt()
+        scale = scale if given.get("weight") is None else scale * constant(given["weight"])
+        shift = -mean * scale if given.get("bias") is None else constant(given["bias"]) - mean * scale
+        made = self._made.get(x)
+        alone = made is None or made.version != x._version
+        if self.composite.captum or (alone and self.composite.norms):
+            return self._linear_map(func, args, kwargs, shift.reshape(-1, *[1] * (x.ndim - 2)))
+        make = partial(run, func, args, kwargs)
+        return ruled(make, pass_on, x) if alone else self._through(made.layer.merged(scale, shift), made.x, make)
+
+    def _through(self, layer: Affine, x: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        self._feeding(x).append(True)
+        stabiliser = self.composite.stabiliser
+        return ruled(make, lambda relevance, x: (layer.hand_on(relevance, x, stabiliser, self.tally),), x, keep=(x,))
+
+    def _linear_map(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, biases: Tensor | None = None
+    ) -> Tensor:
+        x, rest, options = split(args, kwargs)
+        self._feeding(x).append(True)
+        stabiliser = self.composite.stabiliser
+
+        def back(relevance: Tensor, x: Tensor) -> tuple[Tensor]:
+            again = lambda x: func(x, *rest, **options)  # noqa: E731
+            return (hand_on_linear(again, relevance, x, stabiliser, self.tally, biases),)
+
+        return ruled(partial(run, func, args, kwargs), back, x, keep=(x,))
+
+    def _layer_norm(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
+        given = named(("input", "normalized_shape", "weight", "bias", "eps"), args, kwargs)
+        if self.composite.captum:
+            raise _NoRule("captum has no rule for a layer norm; leave out preset='captum'")
+        x = given["input"].detach()
+        axes = tuple(range(-len(given["normalized_shape"]), 0))
+        scale = (x.var(dim=axes, keepdim=True, unbiased=False) + given.get("eps", 1e-5)).rsqrt()
+        scale = scale if given.get("weight") is None else scale * constant(given["weight"])
+        shift = torch.zeros_like(x[:1]) if given.get("bias") is None else constant(given["bias"])
+        stabiliser = self.composite.stabiliser
+
+        def back(relevance: Tensor, x: Tensor) -> tuple[Tensor]:
+            # the norm's own deviation is held, which makes it linear
+            norm = lambda x: (x - x.mean(dim=axes, keepdim=True)) * scale + shift  # noqa: E731
+            return (hand_on_linear(norm, relevance, x, stabiliser, self.tally, shift),)
+
+        return ruled(partial(run, func, args, kwargs), back, given["input"], keep=(given["input"],))
+
+    # ---- elementwise -------------------------------------------------------------------------------------------
+
+    def _activation(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, *, gate: bool) -> Tensor:
+        x, _, _ = split(args, kwargs)
+        name = func.__name__
+        asked = kwargs.get("inplace", args[-1] if len(args) > 1 else False) is True
+        output = ruled(partial(run, func, args, kwargs), pass_on, x, replace=asked or name.endswith("_"))
+        if gate:
+            self._gates[output] = True
+        return output
+
+    def _sum(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
+        a, b = args if len(args) == 2 else (args[0], kwargs["other"])
+        replace, make = func.__name__ in IN_PLACE, partial(run, func, args, kwargs)
+        if not (traced(a) and traced(b)) and (traced(a) or not replace):
+            return self._shifted(make, a if traced(a) else b, replace)
+        if kwargs.get("alpha", 1) != 1 or func.__name__ in DIFFERENCES or not traced(a):
+            raise _NoRule("lrp has no rule for a difference or a weighted sum of two signals; use ig or ixg here")
+        if self.composite.captum:
+            return ruled(make, self._copying([a, b]), a, b, replace=replace)
+        total, stabiliser = a.detach() + b.detach(), self.composite.stabiliser
+        z = stabilised(total, stabiliser)
+        shares = [(x.detach() / z, x.shape) for x in (a, b)]  # made now: a summand may be written into later
+
+        def back(relevance: Tensor) -> tuple[Tensor, ...]:
+            self.tally.add(relevance / z, total, stabiliser)
+            return tuple((relevance * share).sum_to_size(shape) for share, shape in shares)
+
+        return ruled(make, back, a, b, replace=replace)
+
+    def _shifted(self, make: Callable[[], Tensor], x: Tensor, replace: bool) -> Tensor:
+        shape = x.shape
+        return ruled(make, lambda relevance: (relevance.sum_to_size(shape),), x, replace=replace)
+
+    def _product(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
+        a, b = args if len(args) == 2 else (args[0], kwargs["other"])
+        name, replace = func.__name__, func.__name__ in IN_PLACE
+        signal, make = self._signal(a, b), partial(run, func, args, kwargs)
+        if (name in QUOTIENTS and traced(b)) or signal is None or make().shape != signal.shape:
+            raise _NoRule("lrp has no rule for a product or a quotient of two signals; use ig or ixg here")
+        if replace and signal is not a:
+            raise _NoRule("lrp has no rule for a gate that is overwritten; use ig or ixg here")
+        return ruled(make, pass_on, signal, replace=replace)
+
+    def _signal(self, a: Any, b: Any) -> Tensor | None:
+        """Return the factor that relevance belongs to; the other is a constant or a gate, and gets none."""
+        factors: list[Tensor] = [x for x in (a, b) if traced(x)]
+        if len(factors) == 1:
+            return factors[0]
+        gates = [x in self._gates for x in factors]
+        if gates[0] != gates[1]:
+            return factors[gates.index(False)]
+        sizes = [x.numel() for x in factors]
+        return None if sizes[0] == sizes[1] else factors[sizes.index(max(sizes))]
+
+    def _copying(self, summands: list[Tensor]) -> Back:
+        """Hand all relevance to every summand, times its value where it also feeds a layer, as captum's hooks do."""
+        kept = [(self._feeding(x), x.detach().clone()) for x in summands]
+
+        def back(relevance: Tensor) -> tuple[Tensor, ...]:
+            copies = [relevance * value if feeding else relevance for feeding, value in kept]
+            return tuple(copy.sum_to_size(value.shape) for copy, (_, value) in zip(copies, kept, strict=True))
+
+        return back
+
+    def _feeding(self, x: Tensor) -> list[bool]:
+        """Return a list that is empty until a layer is fed with this tensor as it is now."""
+        found: list[bool] = self._fed.setdefault(x, {}).setdefault(x._version, [])
+        return found

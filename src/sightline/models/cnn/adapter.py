@@ -1,0 +1,347 @@
+"""Convolutional networks, and whatever else ends in a feature map: where they can be cut, where a CAM is made.
+
+A *cut* is a place that everything passes through: `trunk` runs a model up to it, `tail` from there on, and a tail takes
+any number of edited activations. Cuts have the names of the modules that end there; activations are always
+(batch, channel, height, width), also where a model keeps its channels last.
+
+A family whose forward is known step by step is a `Stepwise`, built from a `Plan` (steps.py, cnn_families.py,
+hierarchical.py); any other network with convolutions is a `GenericConvolutional` (cnn_generic.py).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from sightline.errors import InputError, SiteError
+from sightline.models.adapter import Adapter
+from sightline.models.capture import Site
+from sightline.models.cnn.steps import Plan
+from sightline.models.passes import spend
+from sightline.models.shadow import (
+    Size,
+    Stretch,
+    Survey,
+    keeps_channels_last,
+    module_sites,
+    shadow,
+    survey_modules,
+    survey_steps,
+)
+from sightline.registry import unknown
+from sightline.types import Target, TokenGrid
+
+
+class Convolutional(Adapter):
+    """A network of feature maps.
+
+    Attributes:
+        usual_size: the image size the model was made for; others may do as well.
+    """
+
+    kind = "convolutional"
+    offers = frozenset({"gradient", "layers", "cuts"})
+
+    def __init__(self, model: Any, *, usual_size: Size = (224, 224), **facts: Any) -> None:
+        super().__init__(model, **facts)
+        self.usual_size = self.input_size or usual_size
+        self._size = self.usual_size  # of the images last seen
+
+    # ---- what a kind says --------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def cuts(self) -> tuple[str, ...]:
+        """The names of the cuts, in order; a stage's name follows that of its last block and means the same tensor."""
+
+    @property
+    @abstractmethod
+    def units(self) -> tuple[str, ...]:
+        """The cuts after each unit: residual block, convolution with its rectifier and pool, or dense layer."""
+
+    @property
+    @abstractmethod
+    def layers(self) -> tuple[str, ...]:
+        """The places for a CAM that an index chooses from: the default last, a stage earlier the one before it."""
+
+    @abstractmethod
+    def trunk(self, images: Tensor, site: str) -> Tensor:
+        """Run the model up to a cut; return the activation there, (batch, channel, height, width)."""
+
+    @abstractmethod
+    def tail(self, activation: Tensor, site: str) -> Tensor:
+        """Run the model from a cut on; return the logits. The activation is left as it is."""
+
+    @abstractmethod
+    def between(self, activation: Tensor, first: str, last: str) -> Tensor:
+        """Run the model from one cut to a later one; return the activation there. The one given is left as it is."""
+
+    @abstractmethod
+    def share(self, site: str) -> float:
+        """Return the part of the model's work, by floating-point operations, that is done when a site is reached."""
+
+    @abstractmethod
+    def shape_at(self, site: str, size: Size) -> tuple[int, ...]:
+        """Return the shape of a cut's activation for one image of this size: (1, channel, height, width)."""
+
+    @abstractmethod
+    def channels_last(self, site: str) -> bool:
+        """Tell whether the model itself keeps this site as (batch, height, width, channel)."""
+
+    # ---- what follows from it ----------------------------------------------------------------------------------
+
+    @property
+    def cam_layer(self) -> str:
+        """Where a CAM is made unless somebody says otherwise: the last feature map before it is pooled."""
+        return self.layers[-1]
+
+    def layer(self, layer: str | int | None = None) -> str:
+        """Resolve the `layer` option: the name of a cut or of any module, an index into `layers`, None for the default.
+
+        -1 is the default CAM layer, -2 the last map of the stage before it: ``layer3`` of a ResNet,
+        ``features.denseblock3`` of a DenseNet, ``features.5`` of a ConvNeXt, ``features.22`` of a VGG16.
+        """
+        if layer is None:
+            return self.cam_layer
+        if isinstance(layer, int):
+            if -len(self.layers) <= layer < len(self.layers):
+                return self.layers[layer]
+            raise SiteError(f"got layer={layer}; {self.name} has {len(self.layers)}: {', '.join(self.layers)}")
+        if layer in self.sites or layer in self.cuts:
+            return layer
+        raise SiteError(self._unknown(layer, "layer", [*self.cuts, *self.sites]))
+
+    @property
+    def known_size(self) -> Size:
+        """The size of the images last seen; before there were any, one that the model takes."""
+        return self._size
+
+    def channels(self, site: str) -> int:
+        """Return how many channels the feature map at a cut or at any module's end has."""
+        if site in self.cuts:
+            return self.shape_at(site, self.known_size)[1]
+        shapes = [end.shape for end in self._survey(self.known_size).ends if end.name == site]
+        if not shapes:
+            raise SiteError(f"{self.name} runs without {site!r}; choose another layer, for instance {self.cam_layer!r}")
+        if len(shapes[0]) != 4:
+            raise self._no_map(site, shapes[0])
+        return shapes[0][3 if self.channels_last(site) else 1]
+
+    def leads(self, site: str, count: int) -> int:
+        """Return how many blank images run up to a cut so that `count` activations can go on from there."""
+        return 0
+
+    def forward(self, images: Tensor) -> Any:
+        self._notice(images)
+        return super().forward(images)
+
+    def grid_of(self, images: Tensor) -> TokenGrid:
+        return self.grid_at(images, self.cam_layer)
+
+    def grid_at(self, images: Tensor, site: str) -> TokenGrid:
+        """Return the grid of a cut's activation for images of this size."""
+        size = (images.shape[-2], images.shape[-1])
+        height, width = self.shape_at(site, size)[-2:]
+        return TokenGrid(height, width, image=size)
+
+    def remaining(self, site: str) -> float:
+        return 1.0 if site == "image" else 1 - self.share(site)
+
+    def to_map(self, site: str, values: Tensor, images: Tensor) -> Tensor:
+        if values.ndim != 4:
+            raise self._no_map(site, values.shape)
+        return values.permute(0, 3, 1, 2) if self.channels_last(site) else values
+
+    def from_map(self, site: str, activation: Tensor) -> Tensor:
+        """Lay an activation, channels second, as the model keeps it at a site."""
+        return activation.permute(0, 2, 3, 1) if self.channels_last(site) else activation
+
+    def activation_and_gradients(
+        self, images: Tensor, site: str, targets: Sequence[Target]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return a site's activation and each target's gradient there, all (batch, channel, height, width)."""
+        with self.capture(site, gradient=True) as captured:
+            logits = self(images)
+            scores = [target(logits) for target in targets]
+        found = [self.to_map(site, g[site], images) for g in self.gradients_each(scores, captured)]
+        return self.to_map(site, captured[site].detach(), images), found
+
+    @cached_property
+    def sites(self) -> Mapping[str, Site]:
+        """The output of every module. Running concatenations of dense layers are cuts, but no sites."""
+        return module_sites(self.model)
+
+    def _unknown(self, name: str, kind: str, known: Sequence[str]) -> str:
+        return unknown(name, kind, known, otherwise=f"take {self.cam_layer!r}")
+
+    def _no_map(self, site: str, shape: Sequence[int]) -> SiteError:
+        return SiteError(
+            f"the site {site!r} of {self.name} has the shape {tuple(shape)}, which is no feature map; "
+            f"choose another, for instance {self.cam_layer!r}"
+        )
+
+    def _notice(self, images: Tensor) -> None:
+        self._size = (images.shape[-2], images.shape[-1])
+
+    def _survey(self, size: Size) -> Survey:
+        """Survey the modules, on the model's shadow or, where that fails, on itself; remembered per model."""
+        known = self._measurements()
+        if size not in known:
+            known[size] = self._measure(size, lambda model, image: survey_modules(model, image, self.logits))
+        found: Survey = known[size]
+        return found
+
+    def _measurements(self) -> dict[Any, Any]:
+        return _surveys.setdefault(self.model, {})
+
+    def _measure(self, size: Size, survey: Callable[[nn.Module, Tensor], Any]) -> Any:
+        try:
+            return survey(shadow(self.model), torch.zeros(1, 3, *size, dtype=self.dtype, device="meta"))
+        except Exception:  # a model may copy badly, or do what only tensors with contents can: then it runs itself
+            image = torch.zeros(1, 3, *size, dtype=self.dtype, device=self.device)
+        try:
+            with self.evaluating():
+                return survey(self.model, image)
+        except (RuntimeError, ValueError, AssertionError, IndexError) as error:
+            reason = str(error).strip().split("\n", 1)[0]
+            raise InputError(f"{self.name} cannot run on images of {size[0]}×{size[1]} pixels: {reason}") from error
+
+
+# What was measured, by model; an adapter lives for one call, a model for many.
+_surveys: WeakKeyDictionary[nn.Module, dict[Any, Any]] = WeakKeyDictionary()
+
+
+class Stepwise(Convolutional):
+    """A network whose forward is known step by step."""
+
+    def __init__(self, model: Any, plan: Callable[[Any], Plan], **facts: Any) -> None:
+        super().__init__(model, **facts)
+        self._plan = plan
+        built = plan(model)
+        self.steps = built.steps
+        self._layers = built.layers
+        self._position = {step.name: index for index, step in enumerate(self.steps) if step.cut}
+        if absent := set(self._layers) - set(self._position):
+            raise SiteError(f"the plan of {self.name} has no step for {', '.join(sorted(absent))}; mend the plan")
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        return tuple(self._position)
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        return tuple(step.name for step in self.steps if step.unit)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        return self._layers
+
+    def check_size(self, size: Size) -> None:
+        super().check_size(size)
+        if size != self.usual_size:
+            self._stretches(size)  # says in one sentence why a size will not do
+        self._size = size
+
+    def trunk(self, images: Tensor, site: str) -> Tensor:
+        position = self._at(site)
+        self._notice(images)
+        spend(forward=len(images) * self.share(site))
+        x = images
+        for step in self.steps[: position + 1]:
+            x = step.run(x)
+        return x.permute(0, 3, 1, 2) if self.steps[position].channels_last else x
+
+    def between(self, activation: Tensor, first: str, last: str) -> Tensor:
+        begin, end = self._at(first), self._at(last)
+        if begin > end:
+            raise SiteError(f"{self.name} reaches {last!r} before {first!r}; give the earlier cut first")
+        spend(forward=len(activation) * (self.share(last) - self.share(first)))
+        x = self._onward(activation, begin, end + 1)
+        return x.permute(0, 3, 1, 2) if self.steps[end].channels_last else x
+
+    def tail(self, activation: Tensor, site: str) -> Tensor:
+        spend(forward=len(activation) * (1 - self.share(site)))
+        return self.logits(self._onward(activation, self._at(site), len(self.steps)))
+
+    def _onward(self, activation: Tensor, position: int, end: int) -> Tensor:
+        """Run the steps after a position on an activation, channels second, that they must not write into."""
+        rest = self.steps[position + 1 : end]
+        x = activation.permute(0, 2, 3, 1) if self.steps[position].channels_last else activation
+        if any(step.writes for step in rest):
+            x = x.clone()
+        for step in rest:
+            x = step.run(x)
+        return x
+
+    def activation_and_gradients(
+        self, images: Tensor, site: str, targets: Sequence[Target]
+    ) -> tuple[Tensor, list[Tensor]]:
+        if site not in self._position:
+            return super().activation_and_gradients(images, site, targets)
+        with torch.no_grad():
+            seen = self.trunk(images, site)
+        with torch.inference_mode(False), torch.enable_grad():  # a graph is built for the tail alone
+            seen = seen.clone().requires_grad_()
+            logits = self.tail(seen, site)
+            scores = [target(logits) for target in targets]
+        return seen.detach(), [g[site] for g in self.gradients_each(scores, {site: seen})]
+
+    def share(self, site: str) -> float:
+        position = self._before(site)
+        found = self._stretches(self._size)
+        return found[position].work / (found[-1].work or 1) if position >= 0 else 0.0
+
+    def shape_at(self, site: str, size: Size) -> tuple[int, ...]:
+        position = self._at(site)
+        shape = self._stretches(size)[position].shape
+        return (shape[0], shape[3], shape[1], shape[2]) if self.steps[position].channels_last else shape
+
+    def channels_last(self, site: str) -> bool:
+        if site in self._position:
+            return self.steps[self._position[site]].channels_last
+        size = self.usual_size
+        return any(end.name == site and keeps_channels_last(end.shape, size) for end in self._survey(size).ends)
+
+    @cached_property
+    def num_classes(self) -> int | None:
+        told = getattr(self.model, "num_classes", None)
+        if isinstance(told, int):
+            return told
+        linear = [module for module in self.modules if isinstance(module, nn.Linear)]
+        return linear[-1].out_features if linear else len(self.labels) or None
+
+    def _at(self, site: str) -> int:
+        if site not in self._position:
+            raise SiteError(self._unknown(site, "cut", self.cuts))
+        return self._position[site]
+
+    def _before(self, site: str) -> int:
+        """Return the last step that is done when a module ends: the cut itself, or the nearest before; -1 for none."""
+        if site in self._position:
+            return self._position[site]
+        last = len(self.steps) - 1
+        while not self.steps[last].cut:
+            last -= 1  # the classifier's modules lie after the last cut
+        for index, step in enumerate(self.steps):
+            module = step.module or step.name
+            if site == module or site.startswith(f"{module}."):
+                return min(index - 1, last)
+        within = [i for i, step in enumerate(self.steps) if (step.module or step.name).startswith(f"{site}.")]
+        return min(within[-1], last) if within else last
+
+    def _stretches(self, size: Size) -> tuple[Stretch, ...]:
+        known = self._measurements()
+        key = (self._plan, len(self.steps), size)
+        if key not in known:
+            known[key] = self._measure(size, self._survey_steps)
+        found: tuple[Stretch, ...] = known[key]
+        return found
+
+    def _survey_steps(self, model: nn.Module, image: Tensor) -> tuple[Stretch, ...]:
+        return survey_steps([step.run for step in self._plan(model).steps], image)

@@ -1,0 +1,255 @@
+"""Any other network with convolutions: a user's own, or a family that nobody has spelt out.
+
+What it is made of is measured on its shadow (shadow.py): which modules end in a feature map that everything passes
+through, in which order, at which cost. The trunk is the model itself, left at the cut; the tail is the model run on one
+blank image with the activation put in its place there, so a tail costs one trunk more than it would in a `Stepwise`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sightline.errors import InputError, SightlineError, SiteError, UnsupportedModel
+from sightline.models.capture import Change, Site, watch
+from sightline.models.cnn.adapter import Convolutional
+from sightline.models.cnn.hierarchical import sizes
+from sightline.models.facts import timm_facts, torchvision_facts, transformers_facts
+from sightline.models.passes import spend
+from sightline.models.shadow import CONVOLUTIONS, Seen, Size, Survey, keeps_channels_last, map_sites
+
+SIZES = (224, 32, 64, 28, 96, 128, 256, 299, 384, 512)  # tried in turn where nobody says what a model needs
+WEIGHTS = (*CONVOLUTIONS, nn.Linear)
+
+
+class GenericConvolutional(Convolutional):
+    """A network of unknown structure with feature maps inside."""
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        return tuple(end.name for end in self._maps)
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        return tuple(group[-1].name for group in self._groups)
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        last: dict[Size, str] = {}
+        for group in self._groups:
+            size = self._spatial(group[0])
+            # where the map has another size than its convolution left, it has been pooled
+            settled = [end for end in group if self._spatial(end) == size]
+            last.pop(size, None)
+            last[size] = settled[-1].name
+        self._refuse_tokens(settled[-1])
+        return tuple(last.values())
+
+    def _refuse_tokens(self, last: Seen) -> None:
+        """Refuse a transformer: what follows its last map is tokens, and that map is no more than its embedding."""
+        after = [end for end in self._structure.ends if end.work > last.work and len(end.shape) == 3]
+        if len(after) > len(self._maps):
+            raise UnsupportedModel(
+                f"{self.name} turns its feature map into tokens at {last.name}, and nobody has said how to read them; "
+                "name a layer, or use a method that needs none, such as ixg or rise"
+            )
+
+    @cached_property
+    def sites(self) -> Mapping[str, Site]:
+        """The output of every module, and the input of every convolution and pool."""
+        return map_sites(self.model)
+
+    @cached_property
+    def num_classes(self) -> int | None:
+        return self._structure.classes
+
+    def check_size(self, size: Size) -> None:
+        super().check_size(size)
+        self._survey(size)  # says in one sentence why a size will not do
+        self._size = size
+
+    def trunk(self, images: Tensor, site: str) -> Tensor:
+        self._notice(images)
+        self._check(site)
+        spend(forward=len(images) * self.share(site))
+        return self._until(images, site, {})
+
+    def between(self, activation: Tensor, first: str, last: str) -> Tensor:
+        self._check(first)
+        self._check(last)
+        before, after = self.share(first), self.share(last)
+        blanks = self.leads(first, len(activation))
+        spend(forward=blanks * before + len(activation) * (after - before))
+        if first == last:
+            return activation.clone()
+        return self._until(self._blank(blanks), last, self._in_place(activation, first))
+
+    def tail(self, activation: Tensor, site: str) -> Tensor:
+        self._check(site)
+        blanks = self.leads(site, len(activation))
+        share = self.share(site)
+        spend(forward=blanks * share + len(activation) * (1 - share))
+        return self._replay(activation, site, blanks)
+
+    def leads(self, site: str, count: int) -> int:
+        few = count < 4  # too few for the check to pay
+        return count if few or not self._follows(site) else 1
+
+    def _until(self, images: Tensor, site: str, changes: dict[str, Change]) -> Tensor:
+        """Run the model up to a cut and leave it there."""
+        found: list[Tensor] = []
+
+        def stop(value: Tensor) -> Tensor:
+            found.append(value)
+            raise _Reached
+
+        try:
+            with watch(self.sites, {**changes, site: stop}):
+                self.model(images)
+        except _Reached:
+            return self.to_map(site, found[0], images)
+        raise SiteError(f"{self.name} ran without reaching {site!r}; its structure changes from one image to the next")
+
+    def _replay(self, activation: Tensor, site: str, blanks: int) -> Tensor:
+        """Run the model on some blank images, and put the activation in the place of theirs."""
+        with watch(self.sites, self._in_place(activation, site)):
+            return self.logits(self.model(self._blank(blanks)))
+
+    def _in_place(self, activation: Tensor, site: str) -> dict[str, Change]:
+        native = self.from_map(site, activation)
+        return {site: lambda _blank: native.clone()}
+
+    def _blank(self, count: int) -> Tensor:
+        return torch.zeros(count, 3, *self._size, dtype=self.dtype, device=self.device)
+
+    def _follows(self, site: str) -> bool:
+        """Try once whether, when one blank image goes in, the rest of the model takes a batch of another size."""
+        known = self._measurements()
+        if ("follows", site) not in known:
+            shape = self.shape_at(site, self._size)[1:]
+            two = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(self.device, self.dtype)
+            with torch.no_grad():
+                both = self._replay(two, site, 2)
+                try:
+                    one = self._replay(two, site, 1)
+                except (RuntimeError, ValueError, AssertionError, IndexError, SightlineError):
+                    one = both[:0]  # the model had noted how many images came in
+                known["follows", site] = one.shape == both.shape and torch.allclose(one, both, rtol=1e-4, atol=1e-5)
+        return bool(known["follows", site])
+
+    @property
+    def known_size(self) -> Size:
+        base = self._base  # asked first: it settles on a size where no image has been seen
+        return self._size or base
+
+    def share(self, site: str) -> float:
+        survey = self._survey(self.known_size)
+        works = [end.work for end in survey.ends if end.name == site]
+        return works[0] / (survey.work or 1) if works else 0.0
+
+    def shape_at(self, site: str, size: Size) -> tuple[int, ...]:
+        self._check(site)
+        shape = next(end.shape for end in self._survey(size).ends if end.name == site)
+        return (shape[0], shape[3], shape[1], shape[2]) if self.channels_last(site) else shape
+
+    def channels_last(self, site: str) -> bool:
+        return any(end.name == site and keeps_channels_last(end.shape, self._base) for end in self._structure.ends)
+
+    @property
+    def _structure(self) -> Survey:
+        return self._survey(self._base)
+
+    @cached_property
+    def _base(self) -> Size:
+        """The first image size that the model takes: the structure is read off at that size."""
+        for size in (self._size, *((side, side) for side in SIZES)):
+            try:
+                self._survey(size)
+            except InputError:
+                continue
+            self._size = size
+            return size
+        raise InputError(
+            f"cannot tell which image size {self.name} needs; say it with adapt(model, input_size=(height, width))"
+        )
+
+    @cached_property
+    def _maps(self) -> tuple[Seen, ...]:
+        """What everything passes through that is a map of more than one cell, and no longer the image."""
+        narrow = [end for end in self._structure.ends if end.bottleneck and len(end.shape) == 4 and end.work]
+        left = {end.tensor for end in narrow if end.module is not nn.Module}
+        # what enters a module needs a name only where no module left it
+        named = [end for end in narrow if end.module is not nn.Module or end.tensor not in left]
+        maps = tuple(end for end in named if self._is_map(*self._spatial(end)))
+        if not maps:
+            raise UnsupportedModel(
+                f"{self.name} has no feature map that everything passes through, so it has no layer to cut at; "
+                "use a method that needs none, such as ixg or rise"
+            )
+        return maps
+
+    @cached_property
+    def _groups(self) -> tuple[tuple[Seen, ...], ...]:
+        """The maps, each tensor under one name; a group begins where new weights have been at work."""
+        maps, tensors = set(self._maps), set[int]()
+        groups: list[list[Seen]] = []
+        begin = True
+        for end in self._structure.ends:
+            begin = begin or issubclass(end.module, WEIGHTS)
+            if end in maps and end.tensor not in tensors:
+                tensors.add(end.tensor)
+                groups.extend([[]] if begin else [])
+                groups[-1].append(self._best_named(end))
+                begin = False
+        return tuple(map(tuple, groups))
+
+    def _best_named(self, inner: Seen) -> Seen:
+        """Of the modules that end with the same tensor take the outermost around the first that is no mere sequence."""
+        around = [
+            end
+            for end in self._maps
+            if end.tensor == inner.tensor and inner.name.startswith(f"{end.name}.") and end.module is not nn.Sequential
+        ]
+        return around[-1] if around else inner
+
+    def _is_map(self, height: int, width: int) -> bool:
+        """Tell a feature map from other tensors of four axes: it has several cells, and lies as the image does."""
+        return max(height, width) > 1 and abs(height * self._base[1] / self._base[0] - width) < 1.5
+
+    def _spatial(self, end: Seen) -> Size:
+        shape = end.shape
+        return (shape[1], shape[2]) if keeps_channels_last(shape, self._base) else (shape[2], shape[3])
+
+    def _check(self, site: str) -> None:
+        if site not in self.cuts:
+            raise SiteError(self._unknown(site, "cut", self.cuts))
+
+
+class _Reached(Exception):
+    """Raised by `trunk` to leave the model once the activation is there."""
+
+
+def recognise_generic(model: nn.Module, facts: dict[str, Any]) -> GenericConvolutional | None:
+    """Adapt any model that is made of convolutions; to be asked after everybody else.
+
+    A patch embedding is a convolution too, so a model with many more linear layers than convolutions is declined.
+    """
+    modules = list(model.modules())
+    convolutions = sum(isinstance(module, nn.Conv2d) for module in modules)
+    linear = sum(isinstance(module, nn.Linear | nn.MultiheadAttention) for module in modules)
+    if not convolutions or linear > 3 * convolutions + 2:
+        return None
+    return GenericConvolutional(model, **_facts(model) | facts)
+
+
+def _facts(model: nn.Module) -> dict[str, Any]:
+    library = type(model).__module__.partition(".")[0]
+    if library == "timm":
+        return sizes(model) | timm_facts(model)
+    if library == "torchvision":
+        return torchvision_facts(model)
+    return transformers_facts(model) if library == "transformers" else {}

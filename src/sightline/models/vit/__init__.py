@@ -1,0 +1,1 @@
+"""Vision transformers: the adapter, and one file per library."""

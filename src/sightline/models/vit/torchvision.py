@@ -1,0 +1,73 @@
+"""torchvision's VisionTransformer: vit_b_16 and its siblings, class-token models with nn.MultiheadAttention inside."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor, nn
+
+from sightline.extras import require
+from sightline.models.capture import Site
+from sightline.models.facts import is_a, torchvision_facts
+from sightline.models.vit.adapter import Block, VisionTransformer, plain_feed
+
+
+class TorchvisionTransformer(VisionTransformer):
+    """A torchvision model with encoder.layers, encoder.ln and heads."""
+
+    pool = "cls"
+    prefix = 1
+
+    def __init__(self, model: Any, **facts: Any) -> None:
+        size = int(model.image_size)
+        presets = require("torchvision.transforms._presets", extra="timm")
+        preprocess = presets.ImageClassification(crop_size=size, resize_size=256 if size == 224 else size)
+        told = {"input_size": (size, size), "preprocess": preprocess}
+        super().__init__(model, **torchvision_facts(model) | told | facts)
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(_block(module) for module in self.model.encoder.layers)
+
+    @property
+    def entry(self) -> Site:
+        # positions are in, and the dropout behind them is the identity outside training
+        return Site(self.model.encoder.layers[0], "input")
+
+    @property
+    def final_norm(self) -> nn.Module:
+        return self.model.encoder.ln  # type: ignore[no-any-return]
+
+    @property
+    def patch(self) -> tuple[int, int]:
+        return int(self.model.patch_size), int(self.model.patch_size)
+
+    @cached_property
+    def num_classes(self) -> int | None:
+        linear = [module for module in self.model.heads.modules() if isinstance(module, nn.Linear)]
+        return linear[-1].out_features if linear else len(self.labels) or None  # the head may be a user's own
+
+    def step(self, tokens: Tensor, index: int, keep: Tensor | None) -> Tensor:
+        return self.model.encoder.layers[index](tokens)  # type: ignore[no-any-return]
+
+    def finish(self, tokens: Tensor) -> Tensor:
+        return self.logits(self.model.heads(self.final_norm(tokens)[:, 0]))
+
+
+def _block(module: Any) -> Block:
+    layers = [layer for layer in module.mlp if not isinstance(layer, nn.Dropout)]
+    return Block(
+        module,
+        attention=module.self_attention,
+        norm1=module.ln_1,
+        norm2=module.ln_2,
+        mlp=module.mlp,
+        projection=module.self_attention.out_proj,
+        feed=plain_feed(*layers) if len(layers) == 3 else None,
+    )
+
+
+def recognise(model: nn.Module, facts: dict[str, Any]) -> VisionTransformer | None:
+    """Adapt torchvision's VisionTransformer."""
+    return TorchvisionTransformer(model, **facts) if is_a(model, "torchvision.models", "VisionTransformer") else None

@@ -1,0 +1,64 @@
+"""A user's own module built around a known transformer: its sites are seen, its outside is run as it is."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor, nn
+
+from sightline.errors import UnsupportedModel
+from sightline.models.capture import Site
+from sightline.models.vit.adapter import Block, VisionTransformer
+
+
+class WrappedTransformer(VisionTransformer):
+    """Run the outer module; find blocks, attention and grid in the transformer inside it.
+
+    Whatever the wrapper does after the blocks is its own, so they cannot be run apart from it: `finish` refuses.
+    """
+
+    offers = frozenset({"gradient", "layers", "attention"})
+
+    def __init__(self, model: nn.Module, inner: VisionTransformer, **facts: Any) -> None:
+        # the wrapper may well normalise inside, so the inner model's preprocessing is not assumed to be its own
+        told = {"mean": inner.mean, "std": inner.std, "input_size": inner.input_size}
+        super().__init__(model, **told | facts)
+        self.inner = inner
+
+    @cached_property
+    def blocks(self) -> tuple[Block, ...]:
+        return self.inner.blocks
+
+    @property
+    def entry(self) -> Site:
+        return self.inner.entry
+
+    @property
+    def final_norm(self) -> nn.Module | None:
+        return self.inner.final_norm
+
+    @property
+    def prefix(self) -> int:
+        return self.inner.prefix
+
+    @property
+    def patch(self) -> tuple[int, int]:
+        return self.inner.patch
+
+    @property
+    def pool(self) -> str:
+        return self.inner.pool
+
+    def interceptable(self) -> AbstractContextManager[None]:
+        return self.inner.interceptable()
+
+    def step(self, tokens: Tensor, index: int, keep: Tensor | None) -> Tensor:
+        return self.inner.step(tokens, index, keep)
+
+    def finish(self, tokens: Tensor) -> Tensor:
+        raise UnsupportedModel(
+            f"{self.name} wraps a {self.inner.name}, and what it does after the blocks cannot be run alone; "
+            "explain the inner model, or use a method that runs the whole model"
+        )

@@ -1,0 +1,1 @@
+"""The page of a benchmark run, one file per part of it."""
