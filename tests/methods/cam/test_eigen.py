@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 import sightline
 from sightline.methods.cam.eigen import principal
-from sightline.methods.multi_target import multi_target_cost
+from sightline.methods.multi_target import multi_target, multi_target_cost
 from sightline.models.passes import counting
 
 

@@ -18,7 +18,7 @@ from sightline.extras import require
 from sightline.methods.decomposition import propagation
 from sightline.methods.decomposition.decompx import DecompX
 from sightline.methods.decomposition.propagation import by_abs_dot
-from sightline.methods.multi_target import multi_target_cost
+from sightline.methods.multi_target import multi_target, multi_target_cost
 from sightline.models.passes import counting
 from sightline.recipe import parse
 

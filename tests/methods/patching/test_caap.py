@@ -18,6 +18,7 @@ import sightline
 from sightline import Logit, Probability
 from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.blank import blank_image
+from sightline.methods.multi_target import multi_target
 from sightline.methods.patching import prefix
 from sightline.methods.patching import tokens as tokens_module
 from sightline.methods.patching.caap import Caap, Patched

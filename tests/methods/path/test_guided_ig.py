@@ -20,12 +20,12 @@ import sightline
 def gradient_of(model: nn.Module, target: int, dtype: torch.dtype) -> Any:
     """Return the function through which PAIR's package asks a model, images being (batch, height, width, channel)."""
 
-    def multi_target(values: Any, call_model_args: Any = None, expected_keys: Any = None) -> dict[str, Any]:
+    def call_model(values: Any, call_model_args: Any = None, expected_keys: Any = None) -> dict[str, Any]:
         images = torch.from_numpy(values).permute(0, 3, 1, 2).to(dtype).contiguous().requires_grad_()
         (found,) = torch.autograd.grad(model(images)[:, target].sum(), images)
         return {pair.INPUT_OUTPUT_GRADIENTS: found.permute(0, 2, 3, 1).numpy()}
 
-    return ask
+    return call_model
 
 
 @pytest.fixture

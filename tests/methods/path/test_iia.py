@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 import sightline
 from sightline.extras import require
-from sightline.methods.multi_target import multi_target_cost
+from sightline.methods.multi_target import multi_target, multi_target_cost
 from sightline.methods.path.iia_cnn import MapIntegral
 from sightline.models.passes import counting
 from sightline.models.vit.adapter import VisionTransformer
