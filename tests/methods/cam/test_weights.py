@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import sightline
+from sightline.methods.multi_target import multi_target
 
 PEERS = {"grad_cam_pp": "GradCAMPlusPlus", "xgrad_cam": "XGradCAM"}
 
