@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Probability,
         TextSimilarity,
         TokenGrid,
+        Value,
     )
 
 __version__ = _version("sightline")
@@ -45,6 +46,7 @@ __all__ = [
     "Site",
     "TextSimilarity",
     "TokenGrid",
+    "Value",
     "adapt",
     "capture",
     "edit",
@@ -70,6 +72,7 @@ _HOMES = {
         "Probability",
         "TextSimilarity",
         "TokenGrid",
+        "Value",
     ),
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -146,6 +146,8 @@ class Method(Protocol):
 
 
 Indices = int | tuple[int, ...]
+Output = Literal["softmax", "sigmoid", "value", "embedding", "dense", "boxes"]  # what the numbers of a model are
+Link = Literal["softmax", "sigmoid", "identity"]  # how they become probabilities
 
 
 def _pick(logits: Tensor, index: Indices) -> Tensor:
@@ -175,29 +177,58 @@ class Logit:
 
 
 @dataclass(frozen=True, slots=True)
-class Probability:
-    """The softmax probability of a class."""
+class Value:
+    """One number of a regression's output, or one dimension of an embedding; `index` is the same for all images."""
 
-    index: Indices
+    index: Indices = 0
 
     def __call__(self, logits: Tensor) -> Tensor:
-        return _pick(logits.softmax(dim=-1), self.index)
+        return _pick(logits, self.index)
+
+    def take(self, rows: Sequence[int]) -> Value:
+        return Value(_take(self.index, rows))
+
+
+def probabilities(logits: Tensor, link: Link | None) -> Tensor:
+    """Turn logits into probabilities: a softmax over classes, a sigmoid per label, or nothing where they are that."""
+    if link == "identity":
+        return logits
+    return logits.sigmoid() if link == "sigmoid" else logits.softmax(dim=-1)
+
+
+def log_probabilities(logits: Tensor, link: Link | None) -> Tensor:
+    """Turn logits into the logarithms of probabilities."""
+    if link == "identity":
+        return logits.clamp(min=torch.finfo(logits.dtype).tiny).log()
+    return F.logsigmoid(logits) if link == "sigmoid" else logits.log_softmax(dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Probability:
+    """The probability of a class or label; `link` is how logits become one, by default as the model's output says."""
+
+    index: Indices
+    link: Link | None = None
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return _pick(probabilities(logits, self.link), self.index)
 
     def take(self, rows: Sequence[int]) -> Probability:
-        return Probability(_take(self.index, rows))
+        return Probability(_take(self.index, rows), self.link)
 
 
 @dataclass(frozen=True, slots=True)
 class LogProbability:
-    """The logarithm of the softmax probability of a class."""
+    """The logarithm of the probability of a class or label."""
 
     index: Indices
+    link: Link | None = None
 
     def __call__(self, logits: Tensor) -> Tensor:
-        return _pick(logits.log_softmax(dim=-1), self.index)
+        return _pick(log_probabilities(logits, self.link), self.index)
 
     def take(self, rows: Sequence[int]) -> LogProbability:
-        return LogProbability(_take(self.index, rows))
+        return LogProbability(_take(self.index, rows), self.link)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,4 +71,4 @@ def _indices(target: Any) -> list[Any]:
     """Return the class indices a target of ours holds."""
     if type(target).__module__ != Logit.__module__ or isinstance(target, TextSimilarity | PerImage | Custom):
         return []
-    return [getattr(target, field.name) for field in fields(target)]
+    return [getattr(target, field.name) for field in fields(target) if field.name != "link"]
