@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sightline import errors
-    from sightline.api import evaluate, explain
-    from sightline.models import Adapter, Site, adapt, capture, edit, register_family
+    from sightline.api.evaluate import evaluate
+    from sightline.api.explain import explain
+    from sightline.audit.comparison import Comparison, compare
+    from sightline.audit.ranking import Ranking, rank
+    from sightline.audit.sanity import SanityCheck, sanity
+    from sightline.metrics.judge import Scores
+    from sightline.models.adapter import Adapter
+    from sightline.models.capture import Site, capture
+    from sightline.models.edit import edit
+    from sightline.models.families import adapt, register_family
     from sightline.models.zoo.ids import load
     from sightline.recipe import parse
     from sightline.registry import METHODS, METRICS, OPERATORS
@@ -39,27 +47,38 @@ __all__ = [
     "OPERATORS",
     "Adapter",
     "Attribution",
+    "Comparison",
     "Contrast",
     "LogProbability",
     "Logit",
     "Probability",
+    "Ranking",
+    "SanityCheck",
+    "Scores",
     "Site",
     "TextSimilarity",
     "TokenGrid",
     "Value",
     "adapt",
     "capture",
+    "compare",
     "edit",
     "errors",
     "evaluate",
     "explain",
     "load",
     "parse",
+    "rank",
     "register_family",
+    "sanity",
 ]
 
 _HOMES = {
     "api": ("evaluate", "explain"),
+    "audit.comparison": ("Comparison", "compare"),
+    "audit.ranking": ("Ranking", "rank"),
+    "audit.sanity": ("SanityCheck", "sanity"),
+    "metrics.judge": ("Scores",),
     "models": ("Adapter", "Site", "adapt", "capture", "edit", "register_family"),
     "models.zoo": ("load",),
     "recipe": ("parse",),

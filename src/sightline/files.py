@@ -9,10 +9,28 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["PART", "host_name", "is_orphan", "write_whole"]
+from sightline.errors import OutputError
+
+__all__ = ["PART", "host_name", "is_orphan", "write_atomically", "write_whole"]
 
 PART = ".part"
 OLD = 24 * 3600.0  # seconds after which a temporary file belongs to nobody, wherever it came from
+
+
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Write a file so that it is there as a whole or not at all, missing folders included, and return its path.
+
+    Raises:
+        OutputError: the folder or the file cannot be written.
+    """
+    path = Path(path)
+    try:
+        write_whole(path, data)
+    except OSError as error:
+        blocked = isinstance(error, FileExistsError | NotADirectoryError)
+        reason = "its folder is a file" if blocked else (error.strerror or str(error)).lower()
+        raise OutputError(f"cannot write {path}: {reason}; choose a folder that can be written") from error
+    return path
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -1,21 +1,28 @@
 """The nouns: what a method is given, and what it says.
 
-Every room may import this module; it imports torch alone.
+Every room may import this module; it imports torch and numpy alone. An attribution shows and saves itself through
+`sightline.report.views` and `sightline.attribution_file`, fetched when they are first needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
+from weakref import ReferenceType
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import ShapeError, TargetError
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from sightline.models.adapter import Adapter
 
 
@@ -81,9 +88,26 @@ def map_grid(values: Tensor, images: Tensor) -> TokenGrid:
     return TokenGrid(values.shape[-2], values.shape[-1], image=(images.shape[-2], images.shape[-1]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@runtime_checkable
+class Details(Protocol):
+    """What a method returns beside its map, image by image, so that batches can be joined and images taken out."""
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Return the details of several batches as those of one."""
+        ...
+
+    def take(self, rows: Sequence[int]) -> Self:
+        """Return the details of these images of the batch."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Attribution:
-    """What a method says: one signed, unscaled score per cell of the grid.
+    """What a method says: one signed, unscaled score per cell of the grid, and what it was asked.
+
+    It is plain data: no model inside. ``len(attribution)`` is the number of images, ``attribution[0]`` the attribution
+    of the first, and a notebook shows the overlay by itself.
 
     Attributes:
         values: shape (layer, batch, height, width); `values[0]` is the method's own map,
@@ -93,6 +117,10 @@ class Attribution:
         passes: model passes spent.
         flags: per image, what a reader should know, for instance "constant map"; empty where there is nothing.
         details: what a method returns on request beside the map.
+        target: what was explained, for these images; None where `explain` was not involved.
+        labels: per image, what was explained in words: the name of the class, or the target's own text.
+        seen: the pixels the model saw, shape (batch, 3, H, W), 0 to 255 as uint8; None where they are unknown.
+        source: where the map came from an object outside the registries, a weak reference to that object.
     """
 
     values: Tensor
@@ -101,6 +129,10 @@ class Attribution:
     passes: Passes = Passes()
     flags: tuple[str, ...] = ()
     details: Any = None
+    target: Target | None = None
+    labels: tuple[str, ...] = ()
+    seen: Tensor | None = None
+    source: ReferenceType[Any] | None = None
 
     def __post_init__(self) -> None:
         if self.values.ndim != 4 or tuple(self.values.shape[-2:]) != (self.grid.height, self.grid.width):
@@ -108,6 +140,8 @@ class Attribution:
                 f"got values of shape {tuple(self.values.shape)} for a grid of {self.grid.height}×{self.grid.width}; "
                 "an attribution has the shape (layer, batch, height, width)"
             )
+
+    # ---- reading -----------------------------------------------------------------------------------------------
 
     @property
     def map(self) -> Tensor:
@@ -122,6 +156,128 @@ class Attribution:
             return self.map
         options: dict[str, Any] = {} if mode == "nearest" else {"align_corners": False}
         return F.interpolate(self.map[:, None], size=self.grid.image, mode=mode, **options)[:, 0]
+
+    def numpy(self) -> NDArray[Any]:
+        """Return the method's own map as an array, shape (batch, height, width)."""
+        return self.map.detach().cpu().numpy()
+
+    def to(self, *args: Any, **options: Any) -> Attribution:
+        """Return the attribution with its tensors on another device or in another precision, as `Tensor.to`."""
+        values = self.values.to(*args, **options)
+        return replace(self, values=values, seen=None if self.seen is None else self.seen.to(values.device))
+
+    def __len__(self) -> int:
+        return self.values.shape[1]
+
+    def __getitem__(self, index: int | slice) -> Attribution:
+        """Return the attribution of one image, or of some; the batch axis stays."""
+        rows = list(range(len(self)))[index]
+        return self.take([rows] if isinstance(rows, int) else rows)
+
+    def __iter__(self) -> Iterator[Attribution]:
+        return (self.take([row]) for row in range(len(self)))
+
+    def take(self, rows: Sequence[int]) -> Attribution:
+        """Return the attribution of these images of the batch, in this order."""
+        return replace(
+            self,
+            values=self.values[:, list(rows)],
+            passes=self.passes * (len(rows) / max(len(self), 1)),
+            flags=tuple(self.flags[row] for row in rows) if self.flags else (),
+            details=self.details.take(rows) if isinstance(self.details, Details) else self.details,
+            target=None if self.target is None else self.target.take(rows),
+            labels=tuple(self.labels[row] for row in rows) if self.labels else (),
+            seen=None if self.seen is None else self.seen[list(rows)],
+        )
+
+    @classmethod
+    def join(cls, parts: Sequence[Attribution]) -> Attribution:
+        """Return the attributions of several batches as one; they must come from one recipe and one size of image."""
+        first = parts[0]
+        if len(parts) == 1:
+            return first
+        for part in parts:
+            if part.grid != first.grid or part.recipe != first.recipe or len(part.values) != len(first.values):
+                raise ShapeError(
+                    f"got attributions of {first.recipe} at {first.grid.image} and of {part.recipe} at "
+                    f"{part.grid.image}; only batches of one recipe and one image size can be joined"
+                )
+        seen = [part.seen for part in parts if part.seen is not None]
+        targets = [part.target for part in parts if part.target is not None]
+        return replace(
+            first,
+            values=torch.cat([part.values for part in parts], dim=1),
+            passes=sum((part.passes for part in parts), Passes()),
+            flags=tuple(flag for part in parts for flag in part.flags),
+            details=_joined([part.details for part in parts]),
+            target=_one_target(targets, [len(part) for part in parts]) if len(targets) == len(parts) else None,
+            labels=tuple(label for part in parts for label in part.labels),
+            seen=torch.cat(seen) if len(seen) == len(parts) else None,
+        )
+
+    # ---- showing and keeping -----------------------------------------------------------------------------------
+
+    def overlay(self, index: int = 0, **options: Any) -> Image:
+        """Draw the map of an image over the pixels the model saw, a colour scale beside it; returns a PIL image."""
+        from sightline.report.views import attribution_overlay
+
+        return attribution_overlay(self, index, **options)
+
+    def plot(self, ax: Any = None, index: int = 0) -> Any:
+        """Draw the overlay of an image with matplotlib, and return the axes."""
+        from sightline.report.views import plot_attribution
+
+        return plot_attribution(self, ax, index)
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write everything but `details` and `source` into a safetensors file; `load` reads it back."""
+        from sightline.attribution_file import save_attribution
+
+        return save_attribution(self, path)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Attribution:
+        """Read what `save` wrote."""
+        from sightline.attribution_file import load_attribution
+
+        return load_attribution(path)
+
+    def __repr__(self) -> str:
+        layers, count, height, width = self.values.shape
+        images = f"{count} image{'s' * (count != 1)}"
+        several = f", {layers} layers" if layers > 1 else ""
+        return f"Attribution({self.recipe or 'no recipe'}: {images}, {height}×{width}{several}; {self.passes})"
+
+    def _repr_html_(self) -> str:
+        from sightline.report.views import attribution_html
+
+        return attribution_html(self)
+
+    def __getstate__(self) -> tuple[Any, ...]:  # a weak reference means nothing in another process
+        return tuple(None if field.name == "source" else getattr(self, field.name) for field in fields(self))
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        for field, value in zip(fields(self), state, strict=True):
+            object.__setattr__(self, field.name, value)
+
+
+def _joined(details: Sequence[Any]) -> Any:
+    """Join the details of several batches, where there are some and they say how."""
+    kinds = {type(part) for part in details}
+    kind = kinds.pop()
+    return kind.join(details) if not kinds and issubclass(kind, Details) else None
+
+
+def _one_target(targets: Sequence[Target], counts: Sequence[int]) -> Target:
+    """Return one target for images that came in several batches."""
+    if all(target == targets[0] and target == target.take([0, 0]) for target in targets):  # the same for every image
+        return targets[0]
+    if all(isinstance(target, Logit) for target in targets):
+        pairs = zip(targets, counts, strict=True)
+        each = [[t.index] * n if isinstance(t.index, int) else list(t.index) for t, n in pairs if isinstance(t, Logit)]
+        return Logit(tuple(index for indices in each for index in indices))
+    rows = [target.take([row]) for target, count in zip(targets, counts, strict=True) for row in range(count)]
+    return PerImage(tuple(rows))
 
 
 class Target(Protocol):

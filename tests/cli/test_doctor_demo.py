@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from sightline.cli import checkup, run, tour
+from sightline import api
+from sightline.audit import panel, ranking
+from sightline.cli import demo, doctor
 
 
 def test_the_doctor_finds_a_sound_installation_sound(sightline):
@@ -19,14 +21,14 @@ def test_the_doctor_finds_a_sound_installation_sound(sightline):
 
 
 def test_the_doctor_names_the_pip_line_of_what_is_absent(sightline, monkeypatch):
-    monkeypatch.setitem(checkup.EXTRAS, "app", ("gradio_that_nobody_has",))
+    monkeypatch.setitem(doctor.EXTRAS, "app", ("gradio_that_nobody_has",))
     result = sightline("doctor")
     assert result.exit_code == 0
     assert 'gradio_that_nobody_has missing; pip install "sightline[app]"' in result.stdout
 
 
 def test_the_doctor_fails_when_something_is_broken(sightline, monkeypatch):
-    monkeypatch.setattr(checkup, "_small", lambda: 1 / 0)
+    monkeypatch.setattr(doctor, "_small", lambda: 1 / 0)
     result = sightline("doctor")
     assert result.exit_code == 1
     assert "BROKEN  self-test" in result.stdout
@@ -38,17 +40,17 @@ def test_the_self_test_notices_a_model_that_is_changed(monkeypatch):
         model.model[0].weight.data.add_(1)
         return explain(model, *_, **__)
 
-    explain = checkup.api.explain
-    monkeypatch.setattr(checkup.api, "explain", meddle)
+    explain = api.explain
+    monkeypatch.setattr(api, "explain", meddle)
     with pytest.raises(RuntimeError, match="changed the model's logits"):
-        checkup._self_test()
+        doctor._self_test()
 
 
 def test_the_demo_judges_catches_and_writes_pages_without_a_network(sightline, monkeypatch, tmp_path):
-    monkeypatch.setattr(tour, "SHOWN", 1)
-    for place in (tour, run):  # the whole panel has its own tests
-        monkeypatch.setattr(place, "choose", lambda model: ["ixg", "random"])
-    monkeypatch.setattr(tour, "_installed", lambda name: name != "skimage")
+    monkeypatch.setattr(demo, "SHOWN", 1)
+    for module in (panel, ranking):  # the whole panel has its own tests
+        monkeypatch.setattr(module, "choose", lambda model: ["ixg", "random"])
+    monkeypatch.setattr(demo, "_installed", lambda name: name != "skimage")
     result = sightline("demo", "--out", tmp_path / "demo", "--count", 2)
     assert result.exit_code == 0, result.stderr
     pages = {path.parent.name for path in (tmp_path / "demo").rglob("index.html")}

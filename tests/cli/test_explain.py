@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 from sightline import api
-from sightline.cli import run as running
+from sightline.audit import ranking
+from sightline.audit.panel import CONTROLS
 from sightline.data.shapes import CLASSES, Shapes
-from sightline.errors import NumericalError
+from sightline.errors import NumericalError, SightlineError
 
 VIT, CNN = "bundled/shapes-vit", "bundled/shapes-cnn"
 QUICK = ("--metric-step", 1024, "--method", "ixg", "--method", "random")
@@ -49,8 +50,8 @@ def test_the_default_panel_ranks_every_map_by_insertion_minus_deletion(panel):
 
 def test_the_controls_are_ranked_too_and_marked(panel):
     maps = panel[1]["images"][0]["maps"]
-    assert {one["recipe"] for one in maps if one["control"]} == {"random", "centre", "sobel"}
-    assert {one["recipe"] for one in maps if one["class_agnostic"]} == {"random", "centre", "sobel", "rollout"}
+    assert {one["recipe"] for one in maps if one["control"]} == set(CONTROLS)
+    assert {one["recipe"] for one in maps if one["class_agnostic"]} == {*CONTROLS, "rollout"}
 
 
 def test_a_map_says_what_it_cost(panel):
@@ -151,7 +152,7 @@ def test_a_step_that_is_the_metrics_own_default_will_do(sightline, photos):
 
 
 def test_what_the_panel_offers_in_vain_is_left_out_and_said_once(sightline, photos, monkeypatch):
-    monkeypatch.setattr(running, "choose", lambda model: ["plus(ixg)", "random"])  # a CNN has no blocks to start at
+    monkeypatch.setattr(ranking, "choose", lambda model: ["plus(ixg)", "random"])  # a CNN has no blocks to start at
     result = sightline("explain", photos, "--model", CNN, "--metric-step", 1024, "--json")
     assert result.exit_code == 0
     assert [[one["recipe"] for one in image["maps"]] for image in told(result)["images"]] == [["random"]] * 2
@@ -379,9 +380,9 @@ def test_ctrl_c_leaves_nothing_behind(sightline, photos, tmp_path, monkeypatch):
 
 def test_a_failure_at_the_last_step_leaves_nothing_behind(sightline, photos, tmp_path, monkeypatch):
     def full(*_):
-        raise running.SightlineError("no space left on the disk")
+        raise SightlineError("no space left on the disk")
 
-    monkeypatch.setattr(running, "write_page", full)
+    monkeypatch.setattr("sightline.report.page.write_page", full)
     assert sightline("explain", photos, "--model", VIT, *QUICK).exit_code == 1
     assert_nothing_written(tmp_path)
 

@@ -6,50 +6,50 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
-from scipy.stats import rankdata
 
-from sightline.audit.seen import Box
+from sightline.audit.view import Box
+from sightline.metrics.similarity import spearman
 
-__all__ = ["agreements", "spearman"]
+__all__ = ["agreements"]
 
 SIDE = 64  # cells per side of the grid on which maps of different models are compared
 
 Numbers = NDArray[Any]
+Located = tuple[Numbers, Box | None]  # a map, and its box in the photograph
 
 
-def agreements(maps: Sequence[tuple[Numbers, Box | None]]) -> list[list[float]]:
+def agreements(maps: Sequence[Located]) -> list[list[float]]:
     """Return the rank correlation of every two maps, each given with its box in the photograph.
 
     Where a box is unknown it is taken to be the other's.
     """
-    return [[1.0 if one is other else _agreement(one, other) for other in maps] for one in maps]
+    return [[1.0 if first is second else _agreement(first, second) for second in maps] for first in maps]
 
 
-def spearman(one: Numbers, other: Numbers) -> float:
-    """Return Spearman's rank correlation, equal values sharing a rank; NaN where a map is constant."""
-    ranks = [rankdata(values, axis=None) for values in (one, other)]
-    centred = [rank - rank.mean() for rank in ranks]
-    length = float(np.sqrt(np.square(centred[0]).sum() * np.square(centred[1]).sum()))
-    return float((centred[0] * centred[1]).sum()) / length if length else float("nan")
-
-
-def _agreement(one: tuple[Numbers, Box | None], other: tuple[Numbers, Box | None]) -> float:
-    if one[0].shape == other[0].shape and one[1] == other[1]:
-        return spearman(one[0], other[0])
-    shared = _overlap(one[1] or other[1], other[1] or one[1])
+def _agreement(first: Located, second: Located) -> float:
+    if first[0].shape == second[0].shape and first[1] == second[1]:
+        return _correlation(first[0], second[0])
+    boxes = first[1] or second[1], second[1] or first[1]
+    shared = _overlap(*boxes)
     if shared is None:
-        return spearman(_cut(one[0], None, None), _cut(other[0], None, None))
+        return _correlation(_cut(first[0], None, None), _cut(second[0], None, None))
     if shared[0] >= shared[2] or shared[1] >= shared[3]:
         return float("nan")
-    return spearman(_cut(one[0], one[1] or other[1], shared), _cut(other[0], other[1] or one[1], shared))
+    return _correlation(_cut(first[0], boxes[0], shared), _cut(second[0], boxes[1], shared))
 
 
-def _overlap(one: Box | None, other: Box | None) -> Box | None:
-    if one is None or other is None:
+def _correlation(first: Numbers, second: Numbers) -> float:
+    maps = (torch.from_numpy(np.ascontiguousarray(map, dtype=np.float64))[None] for map in (first, second))
+    return float(spearman(*maps)[0])
+
+
+def _overlap(first: Box | None, second: Box | None) -> Box | None:
+    if first is None or second is None:
         return None
-    return max(one[0], other[0]), max(one[1], other[1]), min(one[2], other[2]), min(one[3], other[3])
+    return max(first[0], second[0]), max(first[1], second[1]), min(first[2], second[2]), min(first[3], second[3])
 
 
 def _cut(values: Numbers, box: Box | None, shared: Box | None) -> Numbers:

@@ -1,4 +1,4 @@
-"""The default panel: which methods answer when the user names none, and which of them are controls."""
+"""The default panel: the methods that are run when the user names none, and which of them are controls."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from sightline.api.requirements import as_method
+from sightline.methods.chance.controls import CONTROLS
 from sightline.models.adapter import Adapter
-from sightline.recipe import parse, parts
-from sightline.registry import is_registered, spec_of
+from sightline.recipe import parts
+from sightline.registry import Spec, is_registered, spec_of
 from sightline.types import Method
 
-__all__ = ["CONTROLS", "choose", "is_agnostic", "is_control", "methods_of", "reseed", "short"]
+__all__ = ["CONTROLS", "choose", "is_agnostic", "is_control", "method_specs", "reseed", "short"]
 
-CONTROLS = ("random", "centre", "sobel")
 ATTENTION = ("gae", "rollout")
 TOKENS = ("plus(libra(ixg))", "caap(frozen=True)")
 SPATIAL = ("grad_cam",)  # wherever some layer lies on a grid
 PIXELS = ("ixg",)  # where there are no tokens to start at
 CUTS = ("iia2",)  # where inner layers can be run by themselves
-ANSWERS = ("simple_insertion", "simple_deletion")  # where nothing but the answers is to be had
+BLACK_BOX = ("simple_insertion", "simple_deletion")  # where nothing but the output is known
 GRADIENT = ("smooth_grad(samples=10)", "ig(steps=20)")
 
 
@@ -39,7 +40,7 @@ def choose(model: Adapter) -> list[str]:
         chosen += CUTS if "cuts" in offers else ()
         chosen += GRADIENT
     if not offers:
-        chosen += ANSWERS
+        chosen += BLACK_BOX
     return [*chosen, *CONTROLS]
 
 
@@ -48,7 +49,7 @@ def short(model: Adapter) -> list[str]:
     return [recipe for recipe in choose(model) if recipe not in CONTROLS and recipe not in GRADIENT]
 
 
-def methods_of(method: Method) -> list[Any]:
+def method_specs(method: Method) -> list[Spec]:
     """Return the specs of the methods a recipe is made of, its operators left out."""
     specs = [spec_of(part) for part in parts(method) if is_registered(part)]
     return [spec for spec in specs if spec.kind == "method"]
@@ -56,19 +57,19 @@ def methods_of(method: Method) -> list[Any]:
 
 def is_control(method: Method) -> bool:
     """Tell whether a map knows nothing of the model."""
-    specs = methods_of(method)
+    specs = method_specs(method)
     return bool(specs) and all(spec.family == "chance" for spec in specs)
 
 
 def is_agnostic(method: Method) -> bool:
     """Tell whether a map is the same whatever class is asked for."""
-    specs = methods_of(method)
+    specs = method_specs(method)
     return bool(specs) and all(spec.agnostic for spec in specs)
 
 
-def reseed(recipes: Sequence[str], seed: int | None) -> list[Method]:
+def reseed(recipes: Sequence[Any], seed: int | None) -> list[Method]:
     """Build the methods; a `seed` replaces every one that a recipe leaves at its default."""
-    built = [parse(recipe) for recipe in recipes]
+    built = [as_method(recipe) for recipe in recipes]
     return built if seed is None else [_reseeded(method, seed) for method in built]
 
 

@@ -1,195 +1,240 @@
-"""Look at one image with several methods, measure each map on that very image, and put the most faithful first."""
+"""Rank the maps of images by what was measured on those images: which of these maps should I believe?"""
 
 from __future__ import annotations
 
-import math
-import time
+import json
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, overload
 
-from numpy.typing import NDArray
+import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
 
 from sightline import api
-from sightline.audit.panel import is_agnostic, is_control
-from sightline.audit.seen import Frame, frame_of
-from sightline.errors import SightlineError, SightlineWarning, TargetError
-from sightline.metrics.judge import Scores
+from sightline.api.batches import batches_of, is_batches
+from sightline.audit.explained_image import ExplainedImage, explain_image
+from sightline.audit.panel import choose, reseed
+from sightline.audit.scored_map import map_cost
+from sightline.data.images import read_image
+from sightline.errors import (
+    InputError,
+    RecipeError,
+    SightlineWarning,
+    TargetError,
+    UnsupportedMethod,
+    UnsupportedModel,
+)
+from sightline.extras import require
+from sightline.files import write_atomically
 from sightline.models.adapter import Adapter
-from sightline.recipe import parse_metric, text
-from sightline.types import Attribution, Logit, Method, Passes
+from sightline.models.families import adapt
+from sightline.progress import progress_bar
+from sightline.types import Method
 
-__all__ = ["STEPS", "Class", "Failure", "Look", "Rated", "Study", "metric_step", "ranked"]
+__all__ = ["USAGE_ERRORS", "Ranking", "panel_of", "rank", "rank_image", "single_images"]
 
-STEPS = 28  # of each curve, so 57 forward passes per map
-TOP = 5  # classes to name
-BACKWARD = 2.0  # a backward pass takes about as long as two forward ones
-
-Advance = Callable[[float, str], None]
+# What a user can put right by asking differently.
+USAGE_ERRORS = (RecipeError, TargetError, UnsupportedModel, UnsupportedMethod)
 
 
-@dataclass(frozen=True)
-class Class:
-    """A class and how likely the model finds it."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Ranking(Sequence[ExplainedImage]):
+    """The maps of each image, the most faithful first, with controls among them; plain data, no model inside.
 
-    index: int
-    label: str
-    probability: float
-
-    def json(self) -> dict[str, Any]:
-        return {"index": self.index, "label": self.label, "probability": self.probability}
-
-
-@dataclass(frozen=True, eq=False)
-class Rated:
-    """One map of one image with its scores; `rank` is None for a map that says nothing."""
-
-    recipe: str
-    map: NDArray[Any]
-    insertion: float
-    deletion: float
-    curves: dict[str, list[float]]
-    passes: Passes
-    seconds: float
-    control: bool
-    agnostic: bool
-    flags: tuple[str, ...] = ()
-    rank: int | None = None
-
-    @property
-    def ins_del(self) -> float:
-        return self.insertion - self.deletion
-
-    @property
-    def mark(self) -> str:
-        """What a reader should know of the map, in a word or two."""
-        kind = "control" if self.control else "class-agnostic" if self.agnostic else ""
-        return ", ".join(filter(None, (kind, *self.flags)))
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A map that could not be made, and why."""
-
-    recipe: str
-    error: SightlineError
-
-
-@dataclass(frozen=True, eq=False)
-class Look:
-    """One image: what the model says of it, and the maps that explain it, the most faithful first."""
-
-    frame: Frame
-    target: Class
-    top: tuple[Class, ...]
-    maps: tuple[Rated, ...]
-    failures: tuple[Failure, ...]
-    step: int
-
-
-@dataclass(frozen=True, eq=False)
-class Study:
-    """How images are looked at.
+    ``ranking[0]`` is the first image with all its maps. In a notebook the ranked panel shows itself.
 
     Attributes:
-        model: the model, which knows its preprocessing.
-        methods: what to explain with.
-        target: the class to explain, None for the predicted one.
-        step: pixels per step of the two curves, None for curves of STEPS steps.
-        name: what to call the model.
+        model: what the model is called.
+        images: one entry per image.
     """
 
-    model: Adapter
-    methods: Sequence[Method]
-    target: int | None = None
-    step: int | None = None
-    name: str = ""
+    model: str
+    images: tuple[ExplainedImage, ...]
 
     @property
-    def price(self) -> float:
-        """What one image costs, in forward passes; an estimate, for the time left."""
-        return sum(self._price(method) for method in self.methods)
+    def best(self) -> list[str | None]:
+        """Per image, the recipe to believe; None where nothing beats the controls."""
+        return [image.verdict.best for image in self.images]
 
-    def look(self, image: Image.Image, advance: Advance = lambda amount, text: None) -> Look:
-        """Explain one image with every method and score each map on it; `advance` hears after each what was spent."""
-        batch = api.as_batch(self.model, image)
-        top, aim = self._classes(batch)
-        step = metric_step(batch) if self.step is None else self.step
-        maps, failures = [], []
-        for method in self.methods:
-            try:
-                maps.append(_rate(self.model, batch, method, aim.index, step))
-            except SightlineError as error:
-                failures.append(Failure(text(method), error))
-            advance(self._price(method), text(method))
-        return Look(frame_of(self.model, image, batch[0]), aim, top, ranked(maps), tuple(failures), step)
+    @property
+    def verdicts(self) -> list[str]:
+        """Per image, one sentence with its reason."""
+        return [image.verdict.sentence for image in self.images]
 
-    def _classes(self, batch: Tensor) -> tuple[tuple[Class, ...], Class]:
-        """Return the likeliest classes, and the one that is explained."""
-        with api.ready(self.model):
-            shares = self.model.check_logits(self.model.predict(batch))[0].float().softmax(dim=-1).tolist()
-        if self.target is not None and self.target >= len(shares):
-            raise TargetError(f"got class {self.target}; {self.model.name} has classes 0 to {len(shares) - 1}")
-        every = [Class(index, self.model.label(index), share) for index, share in enumerate(shares)]
-        top = tuple(sorted(every, key=lambda one: -one.probability)[:TOP])
-        return top, top[0] if self.target is None else every[self.target]
+    def to_pandas(self) -> Any:
+        """Return a data frame with one row per image and recipe."""
+        pandas = require("pandas", extra="bench")
+        return pandas.DataFrame([row for index, image in enumerate(self.images) for row in _rows(index, image)])
 
-    def _price(self, method: Method) -> float:
-        try:
-            passes = method.cost(self.model)
-        except SightlineError:  # it will say so itself when it is run
-            passes = Passes()
-        return passes.forward + BACKWARD * passes.backward + 2 * STEPS + 1
+    def json(self) -> dict[str, Any]:
+        """Return everything but the pictures, as plain data."""
+        return {"model": self.model, "images": [{"name": image.name, **image.json()} for image in self.images]}
 
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the ranking: a page with every overlay (.html), or the numbers alone (.csv, .json)."""
+        suffix = Path(path).suffix
+        if suffix == ".html":
+            from sightline.report.views import ranking_page
 
-def ranked(maps: Iterable[Rated]) -> tuple[Rated, ...]:
-    """Put the most faithful map first, by insertion minus deletion; maps that say nothing come last, without a rank."""
-    sound: list[Rated] = []
-    silent: list[Rated] = []
-    for rated in maps:
-        (silent if "constant map" in rated.flags or not math.isfinite(rated.ins_del) else sound).append(rated)
-    # a method that only equals a control does not stand before it
-    sound.sort(key=lambda rated: (-rated.ins_del, not rated.control))
-    return (*(replace(rated, rank=place) for place, rated in enumerate(sound, 1)), *silent)
+            return write_atomically(path, ranking_page(self).encode("utf-8", errors="replace"))
+        if suffix == ".csv":
+            return write_atomically(path, self.to_pandas().to_csv(index=False).encode())
+        if suffix == ".json":
+            return write_atomically(path, json.dumps(self.json(), indent=2).encode())
+        raise InputError(f"got {str(path)!r} to save a ranking in; end it in .html, .csv or .json")
 
+    @overload
+    def __getitem__(self, index: int) -> ExplainedImage: ...
 
-def metric_step(batch: Tensor, steps: int = STEPS) -> int:
-    """Return how many pixels change at a time for a curve of this many steps."""
-    return max(1, -(-batch.shape[-1] * batch.shape[-2] // steps))
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ExplainedImage]: ...
 
+    def __getitem__(self, index: int | slice) -> ExplainedImage | Sequence[ExplainedImage]:
+        return self.images[index]
 
-def _rate(model: Adapter, batch: Tensor, method: Method, target: int, step: int) -> Rated:
-    """Make one map and measure it."""
-    begun = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SightlineWarning)  # a constant map has a flag, which is shown
-        attribution = api.explain(model, batch, method, target=Logit(target))
-    seconds = time.perf_counter() - begun
-    insertion, deletion = (text(parse_metric(f"{name}(step={step})")) for name in ("insertion", "deletion"))
-    scores = api.evaluate(model, batch, attribution, [insertion, deletion], target=Logit(target))
-    return Rated(
-        recipe=attribution.recipe,
-        map=attribution.pixels()[0].float().cpu().numpy(),
-        insertion=float(scores[insertion][0]),
-        deletion=float(scores[deletion][0]),
-        curves={"insertion": _curve(scores, insertion), "deletion": _curve(scores, deletion)},
-        passes=attribution.passes,
-        seconds=seconds,
-        control=is_control(method),
-        agnostic=is_agnostic(method),
-        flags=_flags(attribution, scores),
-    )
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        count = len(self.images)
+        best = ", ".join(str(recipe) for recipe in self.best[:3]) + (", …" if count > 3 else "")
+        return f"Ranking({self.model}: {count} image{'s' * (count != 1)}; best: {best})"
+
+    def _repr_html_(self) -> str:
+        from sightline.report.views import ranking_html
+
+        return ranking_html(self)
 
 
-def _curve(scores: Scores, metric: str) -> list[float]:
-    values: list[float] = scores.curves[metric][0].tolist()
-    return values
+def rank(
+    model: Any,
+    images: Any,
+    methods: Sequence[Any] | str | None = None,
+    target: Any = None,
+    *,
+    seed: int | None = None,
+    step: int | None = None,
+    progress: bool = False,
+) -> Ranking:
+    """Explain images with several methods and rank the maps of each image by insertion minus deletion on that image.
+
+    Controls that know nothing of the model are ranked with the default panel; a map is worth believing only where it
+    beats them.
+
+    Args:
+        model: as for `explain`.
+        images: as for `explain`.
+        methods: recipes or built methods; by default a panel that suits the model, controls included.
+        target: as for `explain`.
+        seed: of every method that draws random numbers and leaves its seed at the default.
+        step: pixels per step of insertion and deletion; by default 1/28 of the image, 57 passes per map.
+        progress: show a progress bar on stderr.
+
+    >>> import sightline
+    >>> from sightline.data.shapes import Shapes
+    >>> model = sightline.load("bundled/shapes-cnn")
+    >>> images = model.normalise(Shapes(seed=1).draw(1).images)
+    >>> sightline.rank(model, images, ["grad_cam", "random"]).best
+    ['grad_cam']
+    """
+    adapter = adapt(model)
+    panel = panel_of(adapter, methods, seed)
+    named = methods is not None
+    single = list(single_images(adapter, images))
+    targets = _one_each(target, len(single))
+    total = len(single) * sum(map_cost(method, adapter) for method in panel)
+    with progress_bar(total, "ranking", enabled=progress) as advance:
+        explained = [
+            rank_image(
+                adapter, batch, panel, each, named=named, photograph=photo, name=name, step=step, advance=advance
+            )
+            for (name, photo, batch), each in zip(single, targets, strict=True)
+        ]
+    return Ranking(adapter.name, tuple(explained))
 
 
-def _flags(attribution: Attribution, scores: Scores) -> tuple[str, ...]:
-    """Gather what is wrong with a map and with its scores, each once."""
-    said = [attribution.flags[0] if attribution.flags else "", *(flags[0] for flags in scores.flags.values())]
-    return tuple(dict.fromkeys(filter(None, said)))
+def panel_of(model: Adapter, methods: Sequence[Any] | str | None = None, seed: int | None = None) -> list[Method]:
+    """Build the methods that are named, refusing those the model cannot be explained with, or the default panel."""
+    if methods is None:
+        return reseed(choose(model), seed)
+    built = reseed([methods] if isinstance(methods, str) else list(methods), seed)
+    if not built:
+        raise RecipeError("got an empty list of methods; name one at least, or leave it out for the default panel")
+    for method in built:
+        api.check_needs(method, model)
+    return built
+
+
+def rank_image(
+    model: Adapter, batch: Tensor, methods: Sequence[Method], target: Any = None, *, named: bool = True, **options: Any
+) -> ExplainedImage:
+    """Explain one image; stop at a named method that cannot work, leave out what the panel offered in vain."""
+    image = explain_image(model, batch, methods, target, **options)
+    for failure in image.failures:
+        if named and isinstance(failure.error, USAGE_ERRORS):
+            raise failure.error
+        if isinstance(failure.error, UnsupportedMethod | UnsupportedModel):
+            warnings.warn(f"left out {failure.recipe}: {failure.error}", SightlineWarning, stacklevel=2)
+        elif not image.maps:
+            raise failure.error
+    return image
+
+
+def single_images(model: Adapter, images: Any) -> Iterator[tuple[str, Image.Image | None, Tensor]]:
+    """Yield a name, the photograph where there is one, and the prepared batch of one, for each image."""
+    count = 0
+    for batch in batches_of(images) if is_batches(images) else [images]:
+        listed = batch if isinstance(batch, list | tuple) else [batch]
+        for given in listed:
+            name = Path(given).name if isinstance(given, str | Path) else ""
+            photograph = _photograph(given)
+            for row in api.as_batch(model, given if photograph is None else photograph).split(1):
+                yield name or f"image {count}", photograph, row
+                count += 1
+
+
+def _photograph(given: Any) -> Image.Image | None:
+    if isinstance(given, str | Path):
+        return read_image(given)
+    return given if isinstance(given, Image.Image) else None
+
+
+def _one_each(target: Any, count: int) -> list[Any]:
+    """Return the target of each image."""
+    if isinstance(target, torch.Tensor | np.ndarray):
+        target = target.tolist()
+    if isinstance(target, list | tuple) and len(target) != 1:
+        if len(target) != count:
+            raise TargetError(f"got {len(target)} targets for {count} images; give one, or one per image")
+        return list(target)
+    if hasattr(target, "take"):
+        return [target.take([row]) for row in range(count)]
+    return [target[0] if isinstance(target, list | tuple) else target] * count
+
+
+def _rows(index: int, image: ExplainedImage) -> Iterator[dict[str, Any]]:
+    """Return the rows of one image in a data frame."""
+    for scored in image.maps:
+        yield {
+            "image": index,
+            "name": image.name,
+            "target": image.target.index,
+            "label": image.target.label,
+            "probability": image.target.probability,
+            "recipe": scored.recipe,
+            "rank": scored.rank,
+            "ins_del": scored.ins_del,
+            "insertion": scored.insertion,
+            "deletion": scored.deletion,
+            "control": scored.control,
+            "class_agnostic": scored.agnostic,
+            "forward": scored.passes.forward,
+            "backward": scored.passes.backward,
+            "seconds": scored.seconds,
+            "flags": "; ".join(scored.flags),
+        }

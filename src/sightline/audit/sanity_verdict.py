@@ -1,4 +1,4 @@
-"""The rule of ``sightline sanity``: from similarities to a verdict in a word and a sentence."""
+"""The verdict of a sanity check: from similarities between maps to a word and a sentence."""
 
 from __future__ import annotations
 
@@ -6,21 +6,32 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sightline.cli.tables import score
+from sightline.numbers import format_score as score
 
-__all__ = ["ALIKE", "DOUBTFUL", "FAILS", "NO_VERDICT", "PASSES", "SAME", "SLOW", "Evidence", "Verdict", "verdict"]
+__all__ = [
+    "ALIKE",
+    "DOUBTFUL",
+    "FAILS",
+    "NO_VERDICT",
+    "PASSES",
+    "SAME",
+    "SLOW",
+    "SanityScores",
+    "SanityVerdict",
+    "sanity_verdict",
+]
 
 PASSES, DOUBTFUL, FAILS, NO_VERDICT = "passes", "doubtful", "fails", "no verdict"
 
-# Measured on the bundled models: sound methods end below 0.4 and average below 0.5 (integrated gradients, in absolute
-# values, end at 0.36); guided backprop averages 0.68, controls stay at 1.
+# Measured on the bundled models: methods that pass end below 0.4 and average below 0.5 (integrated gradients, in
+# absolute values, end at 0.36); guided backprop averages 0.68, controls stay at 1.
 ALIKE = 0.8  # with every layer random a map this alike does not depend on the model
 SLOW = 0.5  # a mean over the stages from which a map hardly depends on the later layers
 SAME = 0.95  # maps of different images, or for different classes, this alike are the same
 
 
 @dataclass(frozen=True)
-class Evidence:
+class SanityScores:
     """The similarities a verdict rests on, each a mean over images; NaN where there is none.
 
     Attributes:
@@ -63,50 +74,55 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SanityVerdict:
     """A word, and the sentence that gives the reason."""
 
     word: str
     sentence: str
 
+    def __str__(self) -> str:
+        return f"{self.word}: {self.sentence}"
 
-def verdict(found: Evidence, *, agnostic: bool = False) -> Verdict:
+
+def sanity_verdict(scores: SanityScores, *, agnostic: bool = False) -> SanityVerdict:
     """Judge a method by its similarities; `agnostic` says that it does not claim to explain a class."""
-    if math.isnan(found.last):
-        return Verdict(NO_VERDICT, "Gives constant maps, which depend on nothing and say nothing.")
-    faults = [fault for fault in (_ignores_model(found), _ignores_image(found)) if fault]
+    if math.isnan(scores.last):
+        return SanityVerdict(NO_VERDICT, "Gives constant maps, which depend on nothing and say nothing.")
+    faults = [fault for fault in (_ignores_model(scores), _ignores_image(scores)) if fault]
     if faults:
-        return Verdict(FAILS, f"Does not depend on {'; nor on '.join(faults)}.")
-    doubts = [doubt for doubt in (_ignores_later_layers(found), "" if agnostic else _ignores_class(found)) if doubt]
+        return SanityVerdict(FAILS, f"Does not depend on {'; nor on '.join(faults)}.")
+    doubts = [doubt for doubt in (_ignores_later_layers(scores), "" if agnostic else _ignores_class(scores)) if doubt]
     if doubts:
-        return Verdict(DOUBTFUL, f"{_capital('; '.join(doubts))}.")
+        return SanityVerdict(DOUBTFUL, f"{_capital('; '.join(doubts))}.")
     other = ", though by design not with the class" if agnostic else ""
-    return Verdict(PASSES, f"Changes with the model (Spearman {score(found.last)} when all of it is random){other}.")
-
-
-def _ignores_model(found: Evidence) -> str:
-    if max(found.last, found.absolute) < ALIKE:
-        return ""
-    how = f"Spearman {score(found.last)}" if found.last >= ALIKE else f"Spearman of sizes {score(found.absolute)}"
-    return f"the model: with every layer random the map is still the same ({how})"
-
-
-def _ignores_image(found: Evidence) -> str:
-    return f"the image: other images get the same map (Spearman {score(found.other_image)})" * (
-        found.other_image >= SAME
+    return SanityVerdict(
+        PASSES, f"Changes with the model (Spearman {score(scores.last)} when all of it is random){other}."
     )
 
 
-def _ignores_later_layers(found: Evidence) -> str:
-    if found.mean < SLOW:
+def _ignores_model(scores: SanityScores) -> str:
+    if max(scores.last, scores.absolute) < ALIKE:
         return ""
-    numbers = ", ".join(score(value) for value in found.curve[1:])
+    how = f"Spearman {score(scores.last)}" if scores.last >= ALIKE else f"Spearman of sizes {score(scores.absolute)}"
+    return f"the model: with every layer random the map is still the same ({how})"
+
+
+def _ignores_image(scores: SanityScores) -> str:
+    return f"the image: other images get the same map (Spearman {score(scores.other_image)})" * (
+        scores.other_image >= SAME
+    )
+
+
+def _ignores_later_layers(scores: SanityScores) -> str:
+    if scores.mean < SLOW:
+        return ""
+    numbers = ", ".join(score(value) for value in scores.curve[1:])
     return f"hardly depends on the later layers: as they become random, Spearman is {numbers}"
 
 
-def _ignores_class(found: Evidence) -> str:
-    return f"hardly depends on the class: another class gets the same map (Spearman {score(found.other_class)})" * (
-        found.other_class >= SAME
+def _ignores_class(scores: SanityScores) -> str:
+    return f"hardly depends on the class: another class gets the same map (Spearman {score(scores.other_class)})" * (
+        scores.other_class >= SAME
     )
 
 

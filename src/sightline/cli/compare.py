@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from sightline.cli import console
+from sightline.cli.error_log import ErrorLog
 from sightline.cli.options import (
     AsJson,
     Classes,
@@ -20,6 +23,14 @@ from sightline.cli.options import (
     Target,
     needed,
 )
+from sightline.cli.request import Request, split_words
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sightline.audit.comparison import ComparedImage, Side
+    from sightline.audit.explained_image import ExplainedImage
+    from sightline.cli.staged_output import StagedOutput
 
 __all__ = ["compare"]
 
@@ -41,9 +52,7 @@ def compare(
     Agreement is Spearman's rank correlation of two maps over the part of the image that both models see: 1 when they
     order the pixels alike, 0 when they have nothing to do with each other.
     """
-    from sightline.cli.comparison import Question, answer
-
-    question = Question(
+    request = Request(
         paths=tuple(paths),
         models=tuple(model or (needed(None),)),
         methods=tuple(method or ()),
@@ -51,13 +60,119 @@ def compare(
         out=out,
         seed=seed,
         step=metric_step,
-        classes=tuple(word.strip() for word in (classes or "").split(",") if word.strip()),
+        classes=split_words(classes),
         device=device,
     )
-    found = answer(question)
+    outcome = compare_files(request)
     if as_json:
-        console.print_json(found.json())
+        console.print_json(outcome)
     else:
-        found.show()
-    if found.errors:
+        _show(outcome)
+    if outcome["errors"]:
         raise typer.Exit(console.FAILED)
+
+
+def compare_files(request: Request) -> dict[str, Any]:
+    """Explain every image with every model, write a picture of each, and return what ``--json`` prints."""
+    from sightline import __version__
+    from sightline.audit.comparison import sides_of
+    from sightline.audit.panel import reseed
+    from sightline.cli.staged_output import staged_output
+    from sightline.errors import SightlineError, TargetError
+
+    methods = reseed(request.methods, request.seed)
+    errors = ErrorLog()
+    outcome: dict[str, Any] = {"images": [], "errors": errors, "version": __version__}
+    files = request.files(errors.add)
+    if not files:
+        return outcome
+    with staged_output(request.out or Path()) as output:
+        models = {model_id: request.open_model(model_id) for model_id in request.models}
+        sides = sides_of(models, methods or None, request.seed)
+        targets = {side.name: request.target_of(side.model) for side in sides}
+        with console.progress(len(files) * sum(side.cost for side in sides), "comparing") as advance:
+            for path in files:
+                try:
+                    image = _compare_file(path, sides, targets, request.step, errors, advance)
+                except TargetError:
+                    raise
+                except SightlineError as error:
+                    errors.add(path, error)
+                    continue
+                outcome["images"].append({"path": str(path), **_record(output, path, image)})
+    return outcome
+
+
+def _compare_file(
+    path: Path,
+    sides: Sequence[Side],
+    targets: dict[str, int | None],
+    step: int | None,
+    errors: ErrorLog,
+    advance: console.Advance,
+) -> ComparedImage:
+    """Explain one image with every model; what fails on one of them is reported, what cannot work stops the command."""
+    from sightline import api
+    from sightline.audit.comparison import ComparedImage, compare_image
+    from sightline.audit.ranking import USAGE_ERRORS
+    from sightline.data.images import read_image
+
+    photograph = read_image(path)
+    views: list[tuple[str, ExplainedImage]] = []
+    for side in sides:
+        prepared = [(side, photograph, api.as_batch(side.model, photograph))]
+        image = compare_image(path.name, prepared, [targets[side.name]], step=step, advance=advance)
+        views += image.views
+        for name, explained in image.views:
+            for failure in explained.failures:
+                if isinstance(failure.error, USAGE_ERRORS):
+                    raise failure.error
+                errors.add(path, failure.error, f"{failure.recipe} on {name}")
+    return ComparedImage(path.name, tuple(views))
+
+
+def _record(output: StagedOutput, path: Path, image: ComparedImage) -> dict[str, Any]:
+    """Write the picture of an image, and return all that is known of it as plain data."""
+    from sightline.report.views import comparison_picture
+
+    name = f"{output.subfolder(path.stem)}-compare.png"
+    return {"picture": str(output.png(name, comparison_picture(image), {"image": path.name})), **image.json()}
+
+
+def _show(outcome: dict[str, Any]) -> None:
+    """Print a table per image, and where its picture is."""
+    from rich.text import Text
+
+    for image in outcome["images"]:
+        console.show(_table(image), Text(f"picture: {console.plain(image['picture'])}"), "")
+
+
+def _table(image: dict[str, Any]) -> Table:
+    """Return the scores of every map, and how far each agrees with each."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from sightline.numbers import format_percent, format_score
+
+    table = Table(title=Text(console.plain(image["path"]), "bold"), title_justify="left", box=None, pad_edge=False)
+    table.caption, table.caption_justify = "The numbered columns hold Spearman's correlation with that map.", "left"
+    rows = [(model, scored) for model in image["models"] for scored in model["maps"]]
+    for name in ("", "model", "explained", "map", "insertion", "deletion", "ins − del"):
+        table.add_column(name, justify="left" if name in ("model", "explained", "map") else "right", overflow="fold")
+    for number in range(1, len(rows) + 1):
+        table.add_column(str(number), justify="right", no_wrap=True)
+    for index, (model, scored) in enumerate(rows):
+        table.add_row(
+            str(index + 1),
+            Text(console.plain(model["model"])),
+            Text(f"{console.plain(model['label'])} {format_percent(model['probability'])}"),
+            Text(scored["recipe"]),
+            *(format_score(scored[name]) for name in ("insertion", "deletion", "ins_del")),
+            *(_correlation(value) for value in image["agreement"]["spearman"][index]),
+            style="dim" if scored["control"] else "",
+        )
+    return table
+
+
+def _correlation(value: float) -> str:
+    return "–" if value != value else f"{round(value, 2) + 0.0:.2f}".replace("-", "−")

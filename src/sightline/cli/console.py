@@ -8,13 +8,12 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import typer
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from sightline.errors import (
@@ -25,6 +24,7 @@ from sightline.errors import (
     UnsupportedMethod,
     UnsupportedModel,
 )
+from sightline.progress import Advance, progress_bar
 
 __all__ = [
     "FAILED",
@@ -49,8 +49,6 @@ WIDE = 200  # columns where stdout is a file or a pipe: a row is a line there
 
 out = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE)
 err = Console(stderr=True, highlight=False)
-
-Advance = Callable[[float, str], None]
 
 # What a user can put right by typing the command differently.
 USAGE_ERRORS = (RecipeError, TargetError, UnsupportedModel, UnsupportedMethod)
@@ -134,22 +132,7 @@ def waiting(text: str) -> Iterator[None]:
 @contextmanager
 def progress(total: float, title: str) -> Iterator[Advance]:
     """Show a bar with the time left on stderr, gone when done; nothing where stderr is no terminal."""
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=err,
-        transient=True,
-        disable=not err.is_terminal,
-    )
-    with bar:
-        task = bar.add_task(plain(title), total=max(total, 1e-9))
-
-        def advance(amount: float, text: str) -> None:
-            bar.update(task, advance=amount, description=plain(text).replace("[", "\\["))
-
+    with progress_bar(total, title, enabled=err.is_terminal, console=err) as advance:
         yield advance
 
 

@@ -1,4 +1,4 @@
-"""Write a run's files whole or not at all.
+"""Write a command's files all or none.
 
 Everything goes into a hidden folder first and is moved to its place when the run is done. A run that fails, or that
 Ctrl-C stops, leaves the output folder as it was.
@@ -19,16 +19,16 @@ from PIL import Image, PngImagePlugin
 
 from sightline import __version__
 from sightline.errors import OutputError
-from sightline.report.figure import write_bytes
+from sightline.files import write_atomically
 
-__all__ = ["Outbox", "safe", "writing"]
+__all__ = ["StagedOutput", "safe", "staged_output"]
 
 MAKER = "sightline"
 
 
 @dataclass
-class Outbox:
-    """Files on their way to a folder.
+class StagedOutput:
+    """Files that are staged for a folder.
 
     Attributes:
         folder: where they will be.
@@ -57,10 +57,10 @@ class Outbox:
             texts.add_itxt(key, value.encode("utf-8", "replace").decode())
         buffer = io.BytesIO()
         picture.save(buffer, format="PNG", pnginfo=texts)
-        write_bytes(buffer.getvalue(), self.staging / name)
+        write_atomically(self.staging / name, buffer.getvalue())
         return self.folder / name
 
-    def deliver(self) -> None:
+    def commit(self) -> None:
         """Move every file to its place, and remove the pictures of an earlier run that they replace."""
         fresh = [path.relative_to(self.staging) for path in sorted(self.staging.rglob("*")) if path.is_file()]
         try:
@@ -74,16 +74,16 @@ class Outbox:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[Outbox]:
-    """Open an outbox to a folder; what is put into it arrives if the block ends well, and vanishes if it does not."""
+def staged_output(folder: Path) -> Iterator[StagedOutput]:
+    """Stage files for a folder; they are moved there if the block ends well, and removed if it does not."""
     made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    outbox = Outbox(folder, folder / f".sightline-{secrets.token_hex(6)}.part")
+    output = StagedOutput(folder, folder / f".sightline-{secrets.token_hex(6)}.part")
     try:
-        _make(outbox.staging, folder)
-        yield outbox
-        outbox.deliver()
+        _make(output.staging, folder)
+        yield output
+        output.commit()
     finally:
-        shutil.rmtree(outbox.staging, ignore_errors=True)
+        shutil.rmtree(output.staging, ignore_errors=True)
         for parent in made:  # innermost first; a folder that holds something stays
             with suppress(OSError):
                 parent.rmdir()

@@ -9,17 +9,20 @@ from rich.table import Table
 from rich.text import Text
 
 from sightline.cli.console import plain
+from sightline.numbers import format_percent, format_score
 
-__all__ = ["fields_table", "image_table", "overview", "percent", "score"]
+__all__ = ["fields_table", "image_table", "overview"]
 
 Record = dict[str, Any]
 
 
 def image_table(image: Record) -> Table:
     """Return the maps of one image, the most faithful first."""
-    title = Text.assemble((plain(image["path"]), "bold"), f": {plain(image['label'])} {percent(image['probability'])}")
-    others = [one for one in image["top"] if one["index"] != image["target"]][:4]
-    also = ", ".join(f"{plain(one['label'])} {percent(one['probability'])}" for one in others)
+    title = Text.assemble(
+        (plain(image["path"]), "bold"), f": {plain(image['label'])} {format_percent(image['probability'])}"
+    )
+    others = [each for each in image["top"] if each["index"] != image["target"]][:4]
+    also = ", ".join(f"{plain(each['label'])} {format_percent(each['probability'])}" for each in others)
     table = Table(title=title, title_justify="left", caption_justify="left", box=None, pad_edge=False)
     table.caption = Text(f"{plain(image['verdict'])}\nOther classes: {also}" if also else plain(image["verdict"]))
     for name, justify in _COLUMNS.items():
@@ -47,9 +50,9 @@ def _cells(row: Record) -> Sequence[str]:
     return (
         "–" if row["rank"] is None else str(row["rank"]),
         row["recipe"],
-        score(row["insertion"]),
-        score(row["deletion"]),
-        score(row["ins_del"]),
+        format_score(row["insertion"]),
+        format_score(row["deletion"]),
+        format_score(row["ins_del"]),
         f"{forward:.4g} + {backward:.4g}",
         f"{row['seconds']:.2f}",
         ", ".join([*marks, *row["flags"]]),
@@ -68,10 +71,10 @@ def overview(images: Sequence[Record]) -> Table:
         table.add_row(
             Text(plain(image["path"])),
             Text(plain(image["label"])),
-            percent(image["probability"]),
+            format_percent(image["probability"]),
             Text(first["recipe"] + mark),
-            score(first["ins_del"]),
-            score(max(controls)) if controls else "–",
+            format_score(first["ins_del"]),
+            format_score(max(controls)) if controls else "–",
         )
     return table
 
@@ -79,18 +82,8 @@ def overview(images: Sequence[Record]) -> Table:
 def fields_table(rows: Sequence[Sequence[str]], heads: Sequence[str], title: str = "") -> Table:
     """Return a plain table of texts; the last column takes the room that is left."""
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    for place, head in enumerate(heads):
-        table.add_column(head, overflow="fold", no_wrap=place == 0)
+    for column, head in enumerate(heads):
+        table.add_column(head, overflow="fold", no_wrap=column == 0)
     for row in rows:
         table.add_row(*(Text(plain(cell)) for cell in row))
     return table
-
-
-def score(value: float | None) -> str:
-    """Write a score with three digits and a real minus sign."""
-    return "–" if value is None or value != value else f"{round(value, 3) + 0.0:.3f}".replace("-", "−")
-
-
-def percent(value: float) -> str:
-    """Write a probability."""
-    return "< 0.1 %" if 0 < value < 0.001 else f"{100 * value:.1f} %"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import secrets
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +11,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from sightline.errors import InputError, OutputError, ShapeError
+from sightline.errors import InputError, ShapeError
+from sightline.files import write_atomically
 from sightline.report.palette import DIVERGING, Floats, Numbers, Palette, colour, palette_for, scaled
 
-__all__ = ["Tile", "heat", "overlay", "panel", "save_png", "write_bytes"]
+__all__ = ["Tile", "heat", "overlay", "panel", "save_png", "stack", "with_scale"]
 
 _INK, _SOFT, _PAPER = "#1b1d22", "#5d636e", "#ffffff"
 _PLAIN_SIGNS = str.maketrans({"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{MULTIPLICATION SIGN}": "x"})
@@ -88,42 +87,35 @@ def panel(
     return _Sheet(width, height, min(columns or len(cells), len(cells)), scale).draw(cells, title, line)
 
 
+def stack(rows: Sequence[Image.Image]) -> Image.Image:
+    """Put pictures below each other on white."""
+    sheet = Image.new("RGB", (max(row.width for row in rows), sum(row.height for row in rows)), "white")
+    upper = 0
+    for row in rows:
+        sheet.paste(row, (0, upper))
+        upper += row.height
+    return sheet
+
+
+def with_scale(picture: Image.Image, limit: float) -> Image.Image:
+    """Put the colour scale of an overlay to its right: the largest value for the target, zero, the same against it."""
+    width, gap, text = 14, 10, 64
+    sheet = Image.new("RGB", (picture.width + gap + width + text, picture.height), _PAPER)
+    sheet.paste(picture, (0, 0))
+    shares = np.linspace(1, -1, picture.height)[:, None].repeat(width, axis=1)
+    sheet.paste(Image.fromarray(colour(shares, DIVERGING, limit=1.0)), (picture.width + gap, 0))
+    left, size = picture.width + gap + width + 5, 12
+    font, draw = ImageFont.load_default(size=size), ImageDraw.Draw(sheet)
+    for upper, value in ((0, limit), (picture.height / 2 - size / 2, 0.0), (picture.height - size - 3, -limit)):
+        draw.text((left, upper), _fit(f"{value:.3g}", font, text - 5), fill=_SOFT, font=font)
+    return sheet
+
+
 def save_png(image: Image.Image, path: Path | str) -> Path:
     """Write a picture, whole or not at all."""
     buffer = io.BytesIO()
     image.save(buffer, format="PNG", optimize=True)
-    return write_bytes(buffer.getvalue(), path)
-
-
-def write_bytes(data: bytes, path: Path | str) -> Path:
-    """Write a file, whole or not at all: into a temporary file beside it, then renamed.
-
-    Missing folders are made. Raises `OutputError` when the folder or the file cannot be written.
-    """
-    path = Path(path)
-    temporary = path.parent / f".sightline-{secrets.token_hex(6)}.part"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        blocked = isinstance(error, (FileExistsError, NotADirectoryError))
-        reason = "its folder is a file" if blocked else (error.strerror or str(error)).lower()
-        raise OutputError(f"cannot write {path}: {reason}; choose a folder that can be written") from error
-    finally:
-        _discard(temporary)
-    return path
-
-
-def _discard(temporary: Path) -> None:
-    """Remove what a failed write left behind; after a good one there is nothing."""
-    try:
-        temporary.unlink(missing_ok=True)
-    except OSError:  # its folder does not exist: nothing was left behind
-        return
+    return write_atomically(path, buffer.getvalue())
 
 
 def _faded(photograph: Image.Image, fade: float) -> Image.Image:

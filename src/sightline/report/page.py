@@ -1,7 +1,7 @@
-"""Write the page of one `sightline explain` run: one HTML file that needs nothing else.
+"""The page of ranked images: one HTML file that needs nothing else.
 
 Pictures are embedded, style and script are inline, and every text is escaped, since file names and labels may hold
-anything. The order of the maps is the caller's `rank`; this module only says in words what that order is worth.
+anything. The order of the maps and the verdict are the audit's; this module draws them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ from typing import Any
 
 from PIL import Image
 
+from sightline.audit.explained_image import ExplainedImage
+from sightline.audit.scored_map import ScoredMap
+from sightline.audit.verdict import Verdict
+from sightline.citations import keys_of, references, specs_of
+from sightline.errors import RecipeError
 from sightline.extras import require
+from sightline.files import write_atomically
+from sightline.numbers import format_percent, format_score
 from sightline.report.charts.curve import line_chart
-from sightline.report.figure import write_bytes
+from sightline.report.figure import heat, overlay
 from sightline.report.palette import DIVERGING, SEQUENTIAL, css_gradient
 
-__all__ = ["ExplainPage", "ImageSection", "MapCard", "render_page", "write_page"]
+__all__ = ["ExplainPage", "ImageSection", "MapCard", "embed", "image_section", "render_page", "write_page"]
 
 JUDGE = "ins_del"
 SCORE_NAMES = {"insertion": "insertion", "deletion": "deletion", JUDGE: "insertion \N{MINUS SIGN} deletion"}
 DIRECTIONS = {"insertion": "higher is better", "deletion": "lower is better", JUDGE: "higher is better"}
-_JUDGED = f"Judged by {SCORE_NAMES[JUDGE]}, measured on this very image."
-_MISSING = "\N{EN DASH}"
 _LARGEST = 560  # pixels of the longer side of an embedded picture: sharp in a card, small in the file
 
 
@@ -62,8 +67,9 @@ class ImageSection:
     picture: Image.Image
     classes: Sequence[tuple[str, float]]
     target: str
-    target_probability: float
+    target_probability: float | None
     maps: Sequence[MapCard]
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -79,19 +85,50 @@ class ExplainPage:
     bibtex: str = ""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What the ranking of one image says: `headline` in one line, `reason` in a few, `badge` on the first map."""
-
-    headline: str
-    reason: str
-    badge: str = ""
-
-
 def write_page(page: ExplainPage, path: Path | str) -> Path:
     """Write the page, whole or not at all; raise `OutputError` when the folder cannot be written."""
     # A file name may hold bytes that are no text; they become "?" instead of stopping the run at its last step.
-    return write_bytes(render_page(page).encode("utf-8", errors="replace"), path)
+    return write_atomically(path, render_page(page).encode("utf-8", errors="replace"))
+
+
+def image_section(image: ExplainedImage, name: str = "") -> ImageSection:
+    """Draw what the page shows of an image: the picture, the classes, every map over what the model saw."""
+    return ImageSection(
+        name=name or image.name,
+        picture=image.view.picture,
+        classes=[(each.label, each.probability or 0.0) for each in image.top],
+        target=image.target.label,
+        target_probability=image.target.probability,
+        maps=[_map_card(image, scored) for scored in image.maps],
+        verdict=image.verdict,
+    )
+
+
+def _map_card(image: ExplainedImage, scored: ScoredMap) -> MapCard:
+    picture = image.view.picture
+    return MapCard(
+        recipe=scored.recipe,
+        picture=overlay(picture, scored.map),
+        heat=heat(scored.map, picture.size),
+        scores={JUDGE: scored.ins_del, "insertion": scored.insertion, "deletion": scored.deletion},
+        curves=scored.curves,
+        passes_forward=scored.passes.forward,
+        passes_backward=scored.passes.backward,
+        seconds=scored.seconds,
+        rank=scored.rank,
+        note=scored.note,
+        cite=_cited(scored.recipe),
+    )
+
+
+def _cited(recipe: str) -> str:
+    """Return the papers behind a recipe in a few words: first author and year of each."""
+    try:
+        keys = keys_of(specs_of(recipe))
+    except RecipeError:  # an object from outside the registries
+        return ""
+    known = references()
+    return "; ".join(known[key].brief for key in keys if key in known)
 
 
 def render_page(page: ExplainPage) -> str:
@@ -100,7 +137,7 @@ def render_page(page: ExplainPage) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(score=_score, percent=_percent, count=_count)
+    environment.filters.update(score=format_score, percent=format_percent, count=_count)
     template = resources.files("sightline.report").joinpath("templates/explain.html.j2").read_text("utf-8")
     text = environment.from_string(template).render(
         page=page,
@@ -118,33 +155,6 @@ def ranked(maps: Sequence[MapCard]) -> list[MapCard]:
     return sorted(maps, key=lambda card: math.inf if card.rank is None else card.rank)
 
 
-def verdict(maps: Sequence[MapCard]) -> Verdict:
-    """Say which map comes first on this image, how that was judged, and how far it can be believed."""
-    scored = [card for card in ranked(maps) if card.rank is not None]
-    if not scored:
-        return Verdict("These maps were not scored", "Without scores on this image no order among them can be trusted.")
-    first, methods = scored[0], [card for card in scored if not card.is_control]
-    if first.is_control:
-        best = f" The best method, {methods[0].recipe}, comes in place {methods[0].rank}." if methods else ""
-        reason = f"{_JUDGED} The control {first.recipe} comes first, and it knows nothing of the model.{best}"
-        return Verdict("No method beat the controls on this image", reason, "a control comes first")
-    reason = f"{_JUDGED} {_comparison(first, [card for card in scored if card.is_control])}"
-    value = _number(first.scores.get(JUDGE))
-    if value is not None and value <= 0:
-        reason += " Even so its score is not above zero: trust none of these maps here."
-    return Verdict(f"{first.recipe} is the most faithful map here", reason, "most faithful on this image")
-
-
-def _comparison(first: MapCard, controls: Sequence[MapCard]) -> str:
-    """Say by how much the first map beats the best control."""
-    if not controls:
-        return "No control was run, so chance is not ruled out."
-    names = ", ".join(card.recipe for card in controls)
-    value, best = _number(first.scores.get(JUDGE)), _number(controls[0].scores.get(JUDGE))
-    lead = "" if value is None or best is None else f" It leads the best of them by {value - best:.2f}."
-    return f"Controls that know nothing of the model stand beside it for comparison ({names}).{lead}"
-
-
 def _section(section: ImageSection, anchor: str) -> dict[str, Any]:
     """Gather what the template needs to know about one image."""
     cards = ranked(section.maps)
@@ -152,9 +162,9 @@ def _section(section: ImageSection, anchor: str) -> dict[str, Any]:
     return {
         "anchor": anchor,
         "image": section,
-        "photo": _embed(section.picture),
-        "thumb": _embed(section.picture, 96),
-        "verdict": verdict(cards),
+        "photo": embed(section.picture),
+        "thumb": embed(section.picture, 96),
+        "verdict": section.verdict,
         "cards": [_card(card, f"{anchor}-map-{place}") for place, card in enumerate(cards, 1)],
         "metrics": sorted(names, key=lambda name: name != JUDGE),  # the judge first, the others as they came
         "ordered": bool(cards) and cards[0].rank is not None,
@@ -168,8 +178,8 @@ def _card(card: MapCard, anchor: str) -> dict[str, Any]:
     )
     return {
         "map": card,
-        "overlay": _embed(card.picture),
-        "heat": _embed(card.heat),
+        "overlay": embed(card.picture),
+        "heat": embed(card.heat),
         "size": card.picture.size,
         "chart": chart if card.curves else "",
     }
@@ -190,7 +200,7 @@ def _compare(cards: Sequence[MapCard], kind: str, anchor: str) -> str:
     )
 
 
-def _embed(image: Image.Image, largest: int = _LARGEST) -> str:
+def embed(image: Image.Image, largest: int = _LARGEST) -> str:
     """Return a picture as a data URI: JPEG, or PNG where a picture of few colours is smaller that way."""
     small = image.convert("RGB")
     small.thumbnail((largest, largest), Image.Resampling.LANCZOS)
@@ -202,23 +212,6 @@ def _embed(image: Image.Image, largest: int = _LARGEST) -> str:
         small.quantize(256, dither=Image.Dither.NONE).save(png, format="PNG", optimize=True)
         kind, data = min((kind, data), ("png", png.getvalue()), key=lambda pair: len(pair[1]))
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def _number(value: float | None) -> float | None:
-    """Return a finite number, or None for a score that is missing or undefined."""
-    return None if value is None or not math.isfinite(value) else float(value)
-
-
-def _score(value: float | None) -> str:
-    number = _number(value)
-    return _MISSING if number is None else f"{number:.3f}".replace("-", "\N{MINUS SIGN}")
-
-
-def _percent(value: float) -> str:
-    number = _number(value)
-    if number is None:
-        return _MISSING
-    return "< 0.1 %" if 0 < number < 0.001 else f"{100 * number:.1f} %"
 
 
 def _count(value: float) -> str:

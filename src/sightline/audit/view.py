@@ -1,4 +1,4 @@
-"""Which part of a photograph the model sees, so that a map is laid over the sharp picture and not the small copy."""
+"""The part of a photograph that a model sees: a map is laid over those pixels, never over the whole picture."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from sightline.api.batches import seen_pixels
 from sightline.models.adapter import Adapter
 
-__all__ = ["Box", "Frame", "frame_of"]
+__all__ = ["Box", "View", "as_picture", "view_of"]
 
 SMALLEST, LARGEST = 448, 560  # pixels of the longer side of the picture that is drawn on
-SAME = 0.03  # mean difference, of 1, up to which a crop of the photograph counts as what the model was fed
+SAME = 0.03  # mean difference, of 1, up to which a crop of the photograph counts as what the model was given
 
 Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
-    """What the model sees of a photograph.
+class View:
+    """What a model sees of a photograph.
 
     Attributes:
         picture: sharp, at a size for showing.
@@ -32,27 +33,27 @@ class Frame:
     box: Box | None
 
 
-def frame_of(model: Adapter, photograph: Image.Image, fed: Tensor) -> Frame:
-    """Find the part of a photograph that preprocessing fed to the model as `fed`, (3, height, width).
+def view_of(model: Adapter, prepared: Tensor, photograph: Image.Image | None = None) -> View:
+    """Find the part of a photograph that the model was given as `prepared`, (3, height, width).
 
-    The guess, a resize and a central crop as the preprocessing names them, is kept only if the photograph cut that way
-    shows what the model was fed; otherwise the picture is the model's own input.
+    The usual crop, a resize and a central crop as the preprocessing names them, is kept only if the photograph cut that
+    way shows what the model was given; otherwise, and without a photograph, the picture is the model's own input.
     """
-    seen = _as_image(model, fed)
-    box = _guess(model.preprocess, photograph.size)
-    if box is not None:
-        again = photograph.convert("RGB").resize(seen.size, Image.Resampling.BICUBIC, box=box, reducing_gap=None)
-        if _difference(again, seen) <= SAME:
-            return Frame(_at_size(photograph, box), box)
-    return Frame(_at_size(seen, (0, 0, *seen.size)), None)
+    seen = as_picture(seen_pixels(model, prepared[None])[0])
+    box = None if photograph is None else _usual_crop(model.preprocess, photograph.size)
+    if photograph is not None and box is not None:
+        cut = photograph.convert("RGB").resize(seen.size, Image.Resampling.BICUBIC, box=box, reducing_gap=None)
+        if _difference(cut, seen) <= SAME:
+            return View(_at_size(photograph, box), box)
+    return View(_at_size(seen, (0, 0, *seen.size)), None)
 
 
-def _as_image(model: Adapter, fed: Tensor) -> Image.Image:
-    values = model.denormalise(fed.detach().float().cpu()).clamp(0, 1) * 255
-    return Image.fromarray(values.round().byte().permute(1, 2, 0).numpy())
+def as_picture(pixels: Tensor) -> Image.Image:
+    """Return uint8 pixels of shape (3, height, width) as a picture."""
+    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
 
-def _guess(preprocess: Any, size: tuple[int, int]) -> Box | None:
+def _usual_crop(preprocess: Any, size: tuple[int, int]) -> Box | None:
     """Return the box of a resize followed by a central crop, read off the names and sizes of the transforms."""
     steps = {type(step).__name__: getattr(step, "size", None) for step in getattr(preprocess, "transforms", ())}
     resize, crop = steps.get("Resize"), steps.get("CenterCrop")
@@ -76,8 +77,8 @@ def _side(size: Any) -> float:
     return float(size[0] if isinstance(size, list | tuple) else size)
 
 
-def _difference(one: Image.Image, other: Image.Image) -> float:
-    return float(np.abs(np.asarray(one, dtype=np.float32) - np.asarray(other, dtype=np.float32)).mean() / 255)
+def _difference(first: Image.Image, second: Image.Image) -> float:
+    return float(np.abs(np.asarray(first, dtype=np.float32) - np.asarray(second, dtype=np.float32)).mean() / 255)
 
 
 def _at_size(image: Image.Image, box: Box) -> Image.Image:
