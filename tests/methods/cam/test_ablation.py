@@ -130,7 +130,7 @@ def test_more_targets_cost_no_more(recipe: str, tiny_cnn: nn.Module, images: Ten
     adapter, method = sightline.adapt(tiny_cnn), sightline.recipe.parse(recipe)
     targets = [sightline.Logit(0), sightline.Probability((3, 1)), sightline.Contrast(2, 1)]
     with torch.no_grad(), counting() as meter:
-        together = sightline.methods.multi_target.ask(method, adapter, images, targets)
+        together = sightline.methods.multi_target.multi_target(method, adapter, images, targets)
     assert meter.passes.forward == pytest.approx(2 * method.cost(adapter).forward)
     with torch.no_grad():
         for target, got in zip(targets, together, strict=True):

@@ -121,7 +121,7 @@ def test_several_targets_share_the_passes_forward(network: str) -> None:
     adapter, method = sightline.adapt(model), sightline.recipe.parse("lift_cam")
     targets = [sightline.Logit(0), sightline.Contrast(2, 1)]
     with torch.no_grad(), counting() as meter:
-        together = sightline.methods.multi_target.ask(method, adapter, image, targets)
+        together = sightline.methods.multi_target.multi_target(method, adapter, image, targets)
     declared = sightline.methods.multi_target.multi_target_cost(method, adapter, 2)
     assert meter.passes.forward == pytest.approx(declared.forward)
     assert meter.passes.backward == pytest.approx(declared.backward)

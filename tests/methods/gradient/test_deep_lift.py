@@ -274,7 +274,7 @@ def test_several_targets_share_both_passes_forward(tiny_cnn: nn.Module, images: 
     adapter, method = sightline.adapt(tiny_cnn), sightline.parse("deep_lift(blank='white')")
     targets = [sightline.Logit(0), sightline.Probability((2, 1)), sightline.Contrast(2, 1)]
     with torch.no_grad(), counting() as meter:
-        together = sightline.methods.multi_target.ask(method, adapter, images, targets)
+        together = sightline.methods.multi_target.multi_target(method, adapter, images, targets)
     assert meter.passes == sightline.types.Passes(4, 6)
     with torch.no_grad():
         for target, got in zip(targets, together, strict=True):

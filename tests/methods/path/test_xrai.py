@@ -187,7 +187,7 @@ def test_several_targets_share_the_passes_forward(tiny_cnn: nn.Module, images: T
     method, adapter = sightline.parse("xrai(steps=3, segments=('grid', 4))"), sightline.adapt(tiny_cnn)
     cost = sightline.methods.multi_target.multi_target_cost(method, adapter, 2)
     assert (cost.forward, cost.backward) == (6, 12)
-    together = sightline.methods.multi_target.ask(method, adapter, images, [sightline.Logit(0), TARGET])
+    together = sightline.methods.multi_target.multi_target(method, adapter, images, [sightline.Logit(0), TARGET])
     assert_close(together[1].values, method(adapter, images, TARGET).values)
 
 
