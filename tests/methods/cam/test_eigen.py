@@ -112,7 +112,7 @@ def test_the_sign_is_that_of_the_furthest_cell_in_any_precision(dtype: torch.dty
         assert_close(rough, exact.float(), atol=1e-4, rtol=1e-4)
 
 
-def test_the_papers_is_not_centred_and_nowhere_negative_after_a_rectifier() -> None:
+def test_the_papers_is_not_centred_and_nowhere_negative_after_a_relu() -> None:
     model, image = reference_cnn.network("tiny_resnet")
     with torch.no_grad():
         cells = sightline.adapt(model).trunk(image, "layer4").flatten(2)[0]  # type: ignore[attr-defined]

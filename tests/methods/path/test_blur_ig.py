@@ -104,7 +104,9 @@ def test_a_linear_network_gives_the_weight_times_the_growing_detail(images: Tens
 def test_several_targets_share_the_passes_forward(tiny_cnn: nn.Module, images: Tensor) -> None:
     adapter, method = sightline.adapt(tiny_cnn), sightline.parse("blur_ig(steps=5, sigma=5.0)")
     with torch.no_grad(), counting() as meter:
-        sightline.methods.multi_target.multi_target(method, adapter, images, [sightline.Logit(0), sightline.Logit((1, 2))])
+        sightline.methods.multi_target.multi_target(
+            method, adapter, images, [sightline.Logit(0), sightline.Logit((1, 2))]
+        )
     assert meter.passes == sightline.types.Passes(8, 16)
 
 
