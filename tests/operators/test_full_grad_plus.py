@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import sightline
 from sightline.errors import RecipeError, UnsupportedMethod
-from sightline.methods.gradient.full_grad import accounts
+from sightline.methods.gradient.full_grad import full_grad_terms
 
 
 def explained(model: nn.Module, images: Tensor, recipe: str) -> Tensor:
@@ -64,7 +64,7 @@ def test_biases_are_counted_where_they_act(tiny_vit: nn.Module, images: Tensor) 
                 parameter.zero_()
     adapter = sightline.adapt(tiny_vit)
     assert isinstance(adapter, sightline.models.vit.adapter.VisionTransformer)
-    account = accounts(adapter, images, [sightline.Logit(1)])[0]
+    account = full_grad_terms(adapter, images, [sightline.Logit(1)])[0]
     assert account.biases.abs().max() == 0
     assert account.rest.abs().max() == 0
 

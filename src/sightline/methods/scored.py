@@ -7,25 +7,25 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sightline.models.adapter import Adapter
 from sightline.types import Logit, LogProbability, PerImage, Probability, Target
 
 Score = Literal["logit", "probability", "log_probability"]
-_TARGETS: dict[str, type[Logit | Probability | LogProbability]] = {
-    "logit": Logit,
-    "probability": Probability,
-    "log_probability": LogProbability,
-}
 
 
-def scored(target: Target, score: Score | None) -> Target:
-    """Return the target with its class read as `score`; None, or a target that is no single class, leaves it alone."""
-    if score is None:
-        return target
-    if isinstance(target, Logit | Probability | LogProbability):
-        return _TARGETS[score](target.index)
+def scored(target: Target, score: Score | None, model: Adapter) -> Target:
+    """Return the target with its class read as `score`; None, or a target that is no single class, leaves it alone.
+
+    Probabilities are those of the model's output, `model.link`, unless the target brings its own link.
+    """
     if isinstance(target, PerImage):
-        return PerImage(tuple(scored(one, score) for one in target.targets))
-    return target
+        return PerImage(tuple(scored(each, score, model) for each in target.targets))
+    if score is None or not isinstance(target, Logit | Probability | LogProbability):
+        return target
+    if score == "logit":
+        return Logit(target.index)
+    link = getattr(target, "link", None) or model.link
+    return Probability(target.index, link) if score == "probability" else LogProbability(target.index, link)
 
 
 def score_cells(logits: Tensor, target: Target) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from sightline.errors import RecipeError
-from sightline.methods.gradient.full_grad import FullGrad, accounts
+from sightline.methods.gradient.full_grad import FullGrad, full_grad_terms
 from sightline.methods.gradient.gradient import InputTimesGradient
 from sightline.methods.multi_target import MultiTarget, multi_target, multi_target_cost
 from sightline.models.adapter import Adapter
@@ -52,7 +52,7 @@ class FullGradPlus(MultiTarget):
         if not 0 <= first < depth:
             raise RecipeError(f"got start={first}; {model.name} has blocks 0 to {depth - 1}")
         grid = model.grid_of(images)
-        found = accounts(model, images, targets)
+        found = full_grad_terms(model, images, targets)
         biases = [grid.to_map(account.biases[first])[None] for account in found]
         if self._plain:
             layers = [Attribution(grid.to_map(account.inputs), grid) for account in found]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import sightline
-from sightline.methods.cam.eigen import principal
+from sightline.methods.cam.eigen import first_component
 from sightline.methods.multi_target import multi_target, multi_target_cost
 from sightline.models.passes import counting
 
@@ -87,7 +87,7 @@ def test_matches_grad_cam_on_several_layers() -> None:
 
 def test_is_the_projection_on_the_leading_eigenvector_of_the_covariance() -> None:
     cells = torch.randn(2, 6, 20, dtype=torch.float64) + 3
-    for row, got in zip(cells, principal(cells), strict=True):
+    for row, got in zip(cells, first_component(cells), strict=True):
         values, vectors = torch.linalg.eigh(torch.cov(row))
         want = vectors[:, -1] @ (row - row.mean(dim=1, keepdim=True))
         assert_close(got, want * torch.sign(want @ got))
@@ -98,21 +98,21 @@ def test_one_pattern_is_found_whatever_its_sign() -> None:
     pattern = torch.tensor([0.0, 0.0, 1.0, 0.0, -0.5, 0.0], dtype=torch.float64)
     weights = torch.tensor([2.0, -1.0, 2.0], dtype=torch.float64)
     cells = torch.stack([torch.outer(weights, pattern), -torch.outer(weights, pattern)]) + 7
-    assert_close(principal(cells), (3 * (pattern - pattern.mean())).expand(2, -1))
+    assert_close(first_component(cells), (3 * (pattern - pattern.mean())).expand(2, -1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_sign_is_that_of_the_furthest_cell_in_any_precision(dtype: torch.dtype) -> None:
     cells = torch.randn(8, 12, 30, dtype=torch.float64)
-    exact, rough = principal(cells), principal(cells.to(dtype))
+    exact, rough = first_component(cells), first_component(cells.to(dtype))
     assert (exact.gather(1, exact.abs().argmax(dim=1, keepdim=True)) > 0).all()
     assert rough.dtype == dtype
-    assert_close(principal(-cells), exact)
+    assert_close(first_component(-cells), exact)
     if dtype == torch.float32:
         assert_close(rough, exact.float(), atol=1e-4, rtol=1e-4)
 
 
-def test_the_papers_is_not_centred_and_nowhere_negative_after_a_rectifier() -> None:
+def test_the_papers_is_not_centred_and_nowhere_negative_after_a_relu() -> None:
     model, image = reference_cnn.network("tiny_resnet")
     with torch.no_grad():
         cells = sightline.adapt(model).trunk(image, "layer4").flatten(2)[0]  # type: ignore[attr-defined]
@@ -123,7 +123,7 @@ def test_the_papers_is_not_centred_and_nowhere_negative_after_a_rectifier() -> N
 
 
 def test_cells_that_do_not_differ_have_no_map() -> None:
-    assert not principal(torch.full((1, 4, 9), 3.0)).any()
+    assert not first_component(torch.full((1, 4, 9), 3.0)).any()
 
 
 def test_every_target_has_the_same_map_from_one_pass() -> None:

@@ -63,7 +63,7 @@ def test_contributions_are_those_of_deep_lift(network: str) -> None:
 
 
 @pytest.mark.parametrize("network", reference_cnn.NAMES)
-def test_contributions_add_up_through_convolutions_norms_and_in_place_rectifiers(network: str) -> None:
+def test_contributions_add_up_through_convolutions_norms_and_in_place_relus(network: str) -> None:
     model, image = reference_cnn.network(network)
     layer = "layer3" if network == "tiny_resnet" else "features.5"
     if network == "tiny_vgg":

@@ -20,7 +20,7 @@ PEERS = {"grad_cam_pp": "GradCAMPlusPlus", "xgrad_cam": "XGradCAM"}
 
 
 def pooled(images: Tensor) -> tuple[nn.Sequential, Tensor]:
-    """A rectified feature map, a pool of means and a linear layer; and the feature map."""
+    """A feature map after a ReLU, global average pooling and a linear layer; and the feature map."""
     model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
     model.double().eval()
     return model, model[:2](images).detach()

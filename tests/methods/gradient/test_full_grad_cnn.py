@@ -74,7 +74,7 @@ def test_matches_grad_cam_on_a_photograph_where_its_norms_are_no_plain_ones(shar
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_completeness_on_rectifier_networks_is_within_a_millionth(name: str) -> None:
+def test_completeness_on_relu_networks_is_within_a_millionth(name: str) -> None:
     model, image = reference_cnn.network(name)
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
         network, images = model.to(dtype), image.to(dtype)

@@ -20,7 +20,7 @@ from sightline.models.passes import counting
 
 
 class Rectified(nn.Module):
-    """A convolution, a rectifier of some kind, a pool, a linear layer."""
+    """A convolution, a ReLU of some kind, a pool, a linear layer."""
 
     def __init__(self, rectify: Any) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def test_is_the_formula_written_out(kind: str, images: Tensor) -> None:
 
 
 @pytest.mark.parametrize("kind", CAPPED)
-def test_a_rectifier_with_a_ceiling_is_one(kind: str, images: Tensor) -> None:
+def test_a_relu_with_a_ceiling_is_one(kind: str, images: Tensor) -> None:
     model = Rectified(CAPPED[kind]).double().eval()
     images = 4 * images
     assert (model.conv(images) > 6).any()
@@ -96,7 +96,7 @@ def test_matches_zennit_which_starts_from_the_logit() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Setting backward hooks")
-def test_one_module_used_three_times_in_place_is_three_rectifiers(tiny_cnn: nn.Module, images: Tensor) -> None:
+def test_one_module_used_three_times_in_place_is_three_relus(tiny_cnn: nn.Module, images: Tensor) -> None:
     from captum.attr import GuidedBackprop
 
     apart = nn.Sequential(
@@ -142,8 +142,8 @@ def test_several_targets_share_the_forward_pass(recipe: str, tiny_cnn: nn.Module
         assert_close(one.map, sightline.explain(tiny_cnn, images, recipe, target=target).map)
 
 
-def test_a_network_without_rectifiers_is_refused(images: Tensor) -> None:
-    with pytest.raises(sightline.errors.UnsupportedModel, match="changes rectifiers, and Rectified has none"):
+def test_a_network_without_relus_is_refused(images: Tensor) -> None:
+    with pytest.raises(sightline.errors.UnsupportedModel, match="changes ReLUs, and Rectified has none"):
         sightline.explain(Rectified(nn.GELU()).double().eval(), images, "guided_backprop", target=1)
 
 
@@ -154,7 +154,7 @@ def test_a_transformer_is_refused(tiny_vit: nn.Module, images: Tensor) -> None:
 
 @pytest.mark.filterwarnings("ignore:Setting")  # captum says what it hooks
 @pytest.mark.parametrize("recipe", ["guided_backprop(variant='captum')", "guided_grad_cam(variant='captum')"])
-def test_where_there_are_no_rectifiers_captums_is_the_plain_gradient(recipe: str, images: Tensor) -> None:
+def test_where_there_are_no_relus_captums_is_the_plain_gradient(recipe: str, images: Tensor) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
     model.double().eval()
     pixels = images.clone().requires_grad_()

@@ -325,7 +325,7 @@ def test_matches_the_released_code_of_a_real_vit(dtype, key, tolerance, shared: 
     assert_close(tiny.min_max(got), tiny.min_max(want), atol=tolerance, rtol=0)
 
 
-def test_the_released_rectifier_changes_a_network_with_signed_features(images: Tensor) -> None:
+def test_the_released_relu_changes_a_network_with_signed_features(images: Tensor) -> None:
     """Released code puts a ReLU behind the last feature map; what is below zero there no longer counts."""
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 900, 5)).double().eval()
     got = sightline.explain(model, images, "act(variant='released', steps=2)", target=0).map

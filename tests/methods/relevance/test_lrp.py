@@ -235,7 +235,7 @@ def test_a_composite_may_be_called_by_its_short_name(short: str, tiny_cnn: nn.Mo
     assert torch.equal(one, other)
 
 
-def test_epsilon_without_biases_is_input_times_gradient_of_a_rectifier_network(images: Tensor) -> None:
+def test_epsilon_without_biases_is_input_times_gradient_of_a_relu_network(images: Tensor) -> None:
     torch.manual_seed(9)
     layers = nn.Conv2d(3, 6, 3, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 5)
     model = nn.Sequential(*layers).double().eval()
@@ -259,7 +259,7 @@ def test_a_batch_norm_is_one_with_its_convolution(tiny_cnn: nn.Module, images: T
 
 
 class Between(nn.Module):
-    """A convolution, an in-place rectifier, and only then a batch norm."""
+    """A convolution, an in-place ReLU, and only then a batch norm."""
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()

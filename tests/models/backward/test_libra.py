@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 import sightline
 from sightline import Logit
-from sightline.methods.gradient.full_grad import accounts
+from sightline.methods.gradient.full_grad import full_grad_terms
 from sightline.models.backward.libra import balanced
 
 every_family = pytest.mark.parametrize("name", FAMILIES)
@@ -52,9 +52,9 @@ def test_inputs_and_biases_sum_to_the_logit_from_every_layer(name: str) -> None:
     adapter = sightline.adapt(model)
     assert isinstance(adapter, sightline.models.vit.adapter.VisionTransformer)
     with torch.no_grad(), balanced():
-        account = accounts(adapter, x, [Logit(1)])[0]
+        account = full_grad_terms(adapter, x, [Logit(1)])[0]
     want = adapter(x).detach()[:, 1]
-    plain = accounts(adapter, x, [Logit(1)])[0]
+    plain = full_grad_terms(adapter, x, [Logit(1)])[0]
     assert not torch.allclose(plain.total, want.expand_as(plain.total), rtol=0.05, atol=0.05)
     if name not in HEADS_NOT_HOMOGENEOUS:
         assert_close(account.total, want.expand_as(account.total), rtol=1e-5, atol=1e-5)

@@ -66,7 +66,7 @@ class Mutex(MultiTarget):
             raise RecipeError(f"got start={self.start}; statistics over blocks need two of them, so start earlier")
         found = in_batches(lambda rows: _tokens_and_masks(model, images[rows], self.start), len(images), model.batch)
         tokens, masks = torch.cat([x for x, _ in found]), torch.cat([m for _, m in found])
-        answers = score_masks(model, tokens, list(masks), [scored(target, self.score) for target in targets])
+        answers = score_masks(model, tokens, list(masks), [scored(target, self.score, model) for target in targets])
         return attributions(model, images, answers)
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:

@@ -1,1 +1,1 @@
-"""Class activation maps: weighted sums of a layer's channels."""
+"""Class activation maps: weighted sums of the channels of a layer."""

@@ -8,16 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sightline.methods.cam.base import weighted
-from sightline.methods.cam.fusion import Fusion, Layers, check_layers, several_layers, several_layers_cost
+from sightline.methods.cam.base import LayeredCam, weighted
+from sightline.methods.cam.fusion import Fusion, Layers
 from sightline.methods.gradient.deep_lift import check_sum
-from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.backward.deeplift import Multiplied, Noted
 from sightline.models.batch import in_batches
 from sightline.models.cnn.adapter import Convolutional
 from sightline.registry import METHODS
-from sightline.types import Attribution, Passes, Target, map_grid
+from sightline.types import Passes, Target
 
 
 @METHODS.register(
@@ -29,70 +28,62 @@ from sightline.types import Attribution, Passes, Target, map_grid
     parity="Hyungsik-Jung/LIFT-CAM, weights 1e-9",
 )
 @dataclass(frozen=True, slots=True)
-class LiftCam(MultiTarget):
-    r"""LIFT-CAM: channels weighted by what they contribute to the score, by DeepLIFT from an empty feature map.
+class LiftCam(LayeredCam):
+    r"""LIFT-CAM: channels weighted by their DeepLIFT contributions to the score, with zero activation as baseline.
 
     .. math::
         A_{ij} = \sum_k \alpha_k F_{kij}, \qquad \alpha_k = \sum_{uv} m_{kuv} F_{kuv}, \qquad
         \sum_k \alpha_k = s(F) - s(0)
 
-    where m are DeepLIFT's multipliers through the rest of the model, as in `deep_lift`: the slope of the line between
-    both values at every activation function. After a pool of means and a linear layer with weights w,
-    :math:`\alpha_k = w_k\, \overline{F_k}`. A model in which the contributions do not add up, because it makes a call
-    after the layer that has no rule, is refused.
-
-    Attributes:
-        layer: a cut's name or an index; by default the last feature map; or a tuple of them, deepest last, each of
-            which costs as much as one.
-        fusion: of several layers, each rectified: mean of the maps scaled to [0, 1], as the package grad-cam; tanh
-            scales all but the last by tanh(2 m / max m) and takes the largest, as Layer-CAM.
+    where m are the multipliers of DeepLIFT's rescale rule through the rest of the model, as in `deep_lift`. After
+    global average pooling and a linear layer with weights w, :math:`\alpha_k = w_k\, \overline{F_k}`. A model in which
+    the contributions do not add up, because it makes a call after the layer that has no rule, is refused. Each of
+    several layers costs as much as one.
     """
 
     layer: Layers = None
     fusion: Fusion = "mean"
 
-    def __post_init__(self) -> None:
-        check_layers(self.layer)
-
-    def multi_target(
-        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
-    ) -> list[Attribution]:
+    def maps_at(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], sites: Sequence[str]
+    ) -> list[list[Tensor]]:
         assert isinstance(model, Convolutional)
-        if isinstance(self.layer, tuple):
-            return several_layers(self, model, images, targets, self.layer, self.fusion)
-        site = model.layer(self.layer)
-        activation = model.trunk(images, site)
+        return [_maps(model, images, targets, site) for site in sites]
 
-        def work(part: slice) -> list[Tensor]:
-            taken = [target.take(range(len(images))[part]) for target in targets]
-            return [found.sum(dim=(2, 3)) for found in _contributions(model, site, activation[part], taken)]
-
-        alphas = map(torch.cat, zip(*in_batches(work, len(images), model.batch), strict=True))
-        maps = [weighted(alpha, activation.flatten(2)).unflatten(1, activation.shape[-2:]) for alpha in alphas]
-        return [Attribution(values[None], map_grid(values, images)) for values in maps]
-
-    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+    def cost_at(self, model: Adapter, count: int, sites: Sequence[str]) -> Passes:
         assert isinstance(model, Convolutional)
-        if isinstance(self.layer, tuple):
-            return several_layers_cost(self, model, count, self.layer)
-        site = model.layer(self.layer)
-        share = model.share(site)
-        return Passes(share + model.leads(site, 2) * share + 2 * (1 - share), count * (1 - share))
+        return sum((_cost(model, count, site) for site in sites), Passes())
+
+
+def _maps(model: Convolutional, images: Tensor, targets: Sequence[Target], site: str) -> list[Tensor]:
+    activation = model.trunk(images, site)
+
+    def work(part: slice) -> list[Tensor]:
+        taken = [target.take(range(len(images))[part]) for target in targets]
+        return [each.sum(dim=(2, 3)) for each in _contributions(model, site, activation[part], taken)]
+
+    alphas = map(torch.cat, zip(*in_batches(work, len(images), model.batch), strict=True))
+    return [weighted(alpha, activation.flatten(2)).unflatten(1, activation.shape[-2:]) for alpha in alphas]
+
+
+def _cost(model: Convolutional, count: int, site: str) -> Passes:
+    share = model.share(site)
+    return Passes(share + model.leads(site, 2) * share + 2 * (1 - share), count * (1 - share))
 
 
 def _contributions(model: Convolutional, site: str, activation: Tensor, targets: Sequence[Target]) -> list[Tensor]:
     """Return what each value of an activation, (batch, channel, height, width), contributes to each target."""
     noted = Noted()
     with torch.inference_mode(False), torch.enable_grad():
-        empty = torch.zeros_like(activation).requires_grad_()
+        baseline = torch.zeros_like(activation).requires_grad_()
         with noted:
-            logits = model.tail(empty, site)
-            low = [target(logits).detach() for target in targets]
-        full = activation.detach().clone().requires_grad_()
+            logits = model.tail(baseline, site)
+            baseline_scores = [target(logits).detach() for target in targets]
+        own = activation.detach().clone().requires_grad_()
         with Multiplied(noted.notes):
-            logits = model.tail(full, site)
+            logits = model.tail(own, site)
             scores = [target(logits) for target in targets]
-    found = [gradients[site] * activation for gradients in model.gradients_each(scores, {site: full})]
-    for shares, score, start in zip(found, scores, low, strict=True):
-        check_sum(model, shares, score.detach(), start, instead="ablation_cam")
-    return found
+    contributions = [gradients[site] * activation for gradients in model.gradients_each(scores, {site: own})]
+    for contribution, score, baseline_score in zip(contributions, scores, baseline_scores, strict=True):
+        check_sum(model, contribution, score.detach(), baseline_score, instead="ablation_cam")
+    return contributions

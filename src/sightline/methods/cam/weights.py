@@ -1,4 +1,4 @@
-"""Class activation maps that weigh channels by their gradients: one weight per channel, the same in every cell."""
+"""Class activation maps with one weight per channel, computed from its gradients: Grad-CAM and its successors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,45 @@ from typing import Literal
 
 from torch import Tensor
 
-from sightline.methods.cam.base import GradientCam, Where, gated, weighted
-from sightline.methods.cam.fusion import Fusion, Layers, check_layers
+from sightline.methods.cam.base import GradientCam, PaperOrStream, weighted
 from sightline.registry import METHODS
+
+
+def before_relu(activation: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient before a ReLU: that after it where the activation is positive, and zero elsewhere."""
+    return gradient * (activation > 0)
+
+
+@METHODS.register(
+    "grad_cam",
+    family="cam",
+    cite="selvaraju2017",
+    cost="1 forward, backward from the output to the layer",
+    needs=("gradient", "layers"),
+    parity="grad-cam GradCAM, CNN and ViT, one layer and several, 1e-5; captum LayerGradCam, 1e-9",
+)
+@dataclass(frozen=True, slots=True)
+class GradCam(GradientCam):
+    r"""Grad-CAM: a layer's channels weighted by their mean gradient, for one class.
+
+    .. math:: A_{ij} = \sum_k \Bigl(\frac{1}{hw} \sum_{uv} \frac{\partial s}{\partial F_{kuv}}\Bigr)\, F_{kij}
+
+    where :math:`F` is the layer's activation, without prefix tokens on a transformer. Signed: write
+    ``rectify(grad_cam)`` for the usual map after a ReLU. On a transformer that classifies by its class token it is an
+    affine function of the mean gradient at the last attention.
+
+    Attributes:
+        variant: "paper"; "stream" for the tokens that enter each block, with weights averaged over all tokens, prefix
+            included; or "iia", as the repository of :cite:t:`iia2023` runs it: gradients before the last ReLU, and the
+            mean of the channels instead of their sum.
+    """
+
+    variant: Literal["paper", "stream", "iia"] = "paper"
+
+    def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
+        if self.variant == "iia":
+            return weighted(before_relu(activation, gradient).mean(dim=-1), activation) / activation.shape[1]
+        return weighted(gradient.mean(dim=-1), activation)
 
 
 @METHODS.register(
@@ -22,37 +58,29 @@ from sightline.registry import METHODS
 )
 @dataclass(frozen=True, slots=True)
 class GradCamPlusPlus(GradientCam):
-    r"""Grad-CAM++: channels weighted by their positive gradients, each cell counted by its curvature.
+    r"""Grad-CAM++: channels weighted by their positive gradients, summed with second-order coefficients.
 
     .. math::
         A_{ij} = \sum_k \Bigl(\sum_{uv} \alpha_{kuv} \bigl[g_{kuv}\bigr]^+\Bigr) F_{kij}, \qquad
         \alpha_{kuv} = \frac{g_{kuv}^2}{2 g_{kuv}^2 + g_{kuv}^3 \sum_{ab} F_{kab} + 10^{-6}}
 
-    where :math:`g = \partial s / \partial F`. The paper explains :math:`e^s`; that factor is one positive number per
-    image and left out. Made for activations that are not negative: where :math:`\sum F` is, the denominator can come
-    near zero and one channel take over.
+    where :math:`g = \partial s / \partial F`. For several objects of a class, which Grad-CAM averages. The paper
+    explains :math:`e^s`; that factor is one positive number per image and left out. Made for activations that are not
+    negative: where :math:`\sum F` is, the denominator can come near zero and one channel dominate.
 
     Attributes:
-        layer: a site's name or an index; by default the right one for the model; or a tuple of them, deepest last.
-        variant: "paper", or "stream" for the tokens that enter each block, prefix included in every sum, or "iia", as
-            the repository of :cite:t:`iia2023` runs it: gradients as before the last rectifier, and in the denominator
+        variant: "paper"; "stream" for the tokens that enter each block, prefix included in every sum; or "iia", as the
+            repository of :cite:t:`iia2023` runs it: gradients before the last ReLU, and in the denominator
             :math:`\sum_{ab} g_{kab}^3 F_{kab}`, each cell's own product.
-        fusion: of several layers, each rectified: mean of the maps scaled to [0, 1], as the package grad-cam; tanh
-            scales all but the last by tanh(2 m / max m) and takes the largest, as Layer-CAM.
     """
 
-    layer: Layers = None
     variant: Literal["paper", "stream", "iia"] = "paper"
-    fusion: Fusion = "mean"
-
-    def __post_init__(self) -> None:
-        check_layers(self.layer)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         if self.variant == "iia":
-            gradient = gated(activation, gradient)
-            below = 2 * gradient**2 + (activation * gradient**3).sum(dim=-1, keepdim=True)
-            alpha = gradient**2 / (below.where(below != 0, 1.0) + 1e-6)
+            gradient = before_relu(activation, gradient)
+            denominator = 2 * gradient**2 + (activation * gradient**3).sum(dim=-1, keepdim=True)
+            alpha = gradient**2 / (denominator.where(denominator != 0, 1.0) + 1e-6)
         else:
             total, squared = activation.sum(dim=-1, keepdim=True), gradient**2
             alpha = squared / (2 * squared + total * squared * gradient + 1e-6)
@@ -69,7 +97,7 @@ class GradCamPlusPlus(GradientCam):
 )
 @dataclass(frozen=True, slots=True)
 class XGradCam(GradientCam):
-    r"""XGrad-CAM: channels weighted by their gradients, averaged where the channel is active.
+    r"""XGrad-CAM: channels weighted by their gradients, averaged in proportion to the activation.
 
     .. math:: A_{ij} = \sum_k \frac{\sum_{uv} g_{kuv} F_{kuv}}{\varepsilon + \sum_{uv} F_{kuv}}\, F_{kij}
 
@@ -78,25 +106,19 @@ class XGradCam(GradientCam):
     without bound; `xgrad_cam_plus` does not.
 
     Attributes:
-        layer: a site's name or an index; by default the right one for the model; or a tuple of them, deepest last.
-        variant: "paper" with ε = 1e-7, "authors" with 1e-6 as in their program, "stream" for the tokens that enter
-            each block, prefix included in every sum, or "iia", as the repository of :cite:t:`iia2023` runs it:
-            gradients as before the last rectifier, and multiplied in once more, cell by cell.
-        fusion: of several layers, each rectified: mean of the maps scaled to [0, 1], as the package grad-cam; tanh
-            scales all but the last by tanh(2 m / max m) and takes the largest, as Layer-CAM.
+        variant: "paper" with ε = 1e-7; "authors" with 1e-6 as in their code; "stream" for the tokens that enter each
+            block, prefix included in every sum; or "iia", as the repository of :cite:t:`iia2023` runs it: gradients
+            before the last ReLU, and multiplied in once more, element by element.
     """
 
-    layer: Layers = None
     variant: Literal["paper", "authors", "stream", "iia"] = "paper"
-    fusion: Fusion = "mean"
-
-    def __post_init__(self) -> None:
-        check_layers(self.layer)
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         epsilon = 1e-6 if self.variant == "authors" else 1e-7
         weights = (gradient * activation).sum(dim=-1) / (activation.sum(dim=-1) + epsilon)
-        return weighted(weights, gated(activation, gradient) * activation if self.variant == "iia" else activation)
+        if self.variant == "iia":
+            return weighted(weights, before_relu(activation, gradient) * activation)
+        return weighted(weights, activation)
 
 
 @METHODS.register(
@@ -109,26 +131,15 @@ class XGradCam(GradientCam):
 )
 @dataclass(frozen=True, slots=True)
 class XGradCamPlus(GradientCam):
-    r"""XGrad-CAM+: channels weighted by their gradients, averaged by how strongly the channel answers, either way.
+    r"""XGrad-CAM+: XGrad-CAM averaged in proportion to absolute activations, for layers of either sign.
 
     .. math:: A_{ij} = \sum_k \frac{\sum_{uv} g_{kuv} |F_{kuv}|}{10^{-7} + \sum_{uv} |F_{kuv}|}\, F_{kij}
 
     where :math:`g = \partial s / \partial F`. Every weight lies between the channel's smallest and largest gradient, so
-    nothing blows up where activations have both signs, as on tokens.
-
-    Attributes:
-        layer: a site's name or an index; by default the right one for the model; or a tuple of them, deepest last.
-        variant: "paper", or "stream" for the tokens that enter each block, prefix included in every sum.
-        fusion: of several layers, each rectified: mean of the maps scaled to [0, 1], as the package grad-cam; tanh
-            scales all but the last by tanh(2 m / max m) and takes the largest, as Layer-CAM.
+    it stays bounded where activations have both signs, as those of tokens.
     """
 
-    layer: Layers = None
-    variant: Where = "paper"
-    fusion: Fusion = "mean"
-
-    def __post_init__(self) -> None:
-        check_layers(self.layer)
+    variant: PaperOrStream = "paper"
 
     def scores(self, activation: Tensor, gradient: Tensor) -> Tensor:
         size = activation.abs()

@@ -1,1 +1,1 @@
-"""Gradients of the target at the pixels or the tokens."""
+"""Gradients of the target with respect to pixels or tokens."""

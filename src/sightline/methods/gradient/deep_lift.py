@@ -1,4 +1,4 @@
-"""DeepLIFT: what each pixel or token contributes to the difference from a reference."""
+"""DeepLIFT: contributions of pixels or tokens to the difference of the score from that of a baseline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from sightline.errors import UnsupportedModel
-from sightline.methods.gradient.gradient import At, on_grid, place
+from sightline.methods.gradient.gradient import At, on_grid, tokens_or_pixels
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.backward.deeplift import Multiplied, Noted
@@ -31,23 +31,23 @@ from sightline.types import Attribution, Passes, Target, pixel_grid
 )
 @dataclass(frozen=True, slots=True)
 class DeepLift(MultiTarget):
-    r"""DeepLIFT by its rescale rule: differences from a reference, shared out layer by layer.
+    r"""DeepLIFT, rescale rule: contributions to the difference of the score from that of a baseline image.
 
     .. math:: A_{\ell,i} = \sum_d m_{\ell,i,d}\,(x_{\ell,i,d} - x'_{\ell,i,d}), \qquad
         \sum_i A_{\ell,i} = s(x) - s(x')
 
-    The multipliers :math:`m` follow the chain rule, and at every activation function the slope between its two values,
-    :math:`(f(z) - f(z')) / (z - z')`, stands in for the derivative; it is the derivative where both are the same. A
-    max pool's difference goes to the largest value on the image as far as it exceeds the reference, and to the largest
-    on the reference as far as it is missing. Products give each factor the other's mean of both, and softmaxes, norms
-    and attention are made of these, so that transformers and gates are served as well. A model in which the
-    contributions do not add up, because it makes a call that has no rule, is refused.
+    The multipliers :math:`m` follow the chain rule, with the slope :math:`(f(z) - f(z')) / (z - z')` in place of the
+    derivative at every activation function. A max pool's difference goes to the largest value on the image as far as it
+    exceeds the baseline's, and to the largest on the baseline as far as it is missing. A product gives each factor the
+    mean of the other over both inputs; softmax, norms and attention are made of these, so transformers and gates have
+    rules as well. A model in which the contributions do not add up, because it makes a call that has no rule, is
+    refused.
 
-    At the tokens of a transformer every block's input gets its contributions from the same passes; prefix tokens take
-    their part of the sum, none before the first block.
+    At the tokens of a transformer every start layer comes from the same passes. Prefix tokens take their part of the
+    sum, none before the first block.
 
     Attributes:
-        blank: the reference: zero (the mean colour), black, white, mean or blur.
+        blank: the baseline: zero (the mean colour), black, white, mean or blur.
         at: tokens or pixels; by default tokens on a transformer.
     """
 
@@ -60,11 +60,11 @@ class DeepLift(MultiTarget):
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
-        at = place(model, self.at)
-        found = contributions(model, images, make_fill(self.blank)(model, images), targets, at)
+        at = tokens_or_pixels(model, self.at)
+        of_targets = contributions(model, images, make_fill(self.blank)(model, images), targets, at)
         grid = pixel_grid(images) if at == "pixels" else model.grid_of(images)
         channels = 1 if at == "pixels" else -1
-        maps = [[values.sum(dim=channels) for values in layers.values()] for layers in found]
+        maps = [[values.sum(dim=channels) for values in layers.values()] for layers in of_targets]
         return [Attribution(on_grid(layers, grid, at), grid) for layers in maps]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
@@ -72,21 +72,21 @@ class DeepLift(MultiTarget):
 
 
 def contributions(
-    model: Adapter, images: Tensor, reference: Tensor, targets: Sequence[Target], at: str = "pixels"
+    model: Adapter, images: Tensor, baseline: Tensor, targets: Sequence[Target], at: str = "pixels"
 ) -> list[dict[str, Tensor]]:
     """Return what every value at the image, or at each block's input, contributes to each target."""
     noted = Noted()
-    low, beginning = _run(model, reference, targets, at, noted)
-    beginning = {name: value.detach() for name, value in beginning.items()}
-    low = [score.detach() for score in low]  # the graph of this pass is done with
-    scores, seen = _run(model, images, targets, at, Multiplied(noted.notes))
-    found = [
-        {name: multiplier * (seen[name].detach() - beginning[name]) for name, multiplier in multipliers.items()}
-        for multipliers in model.gradients_each(scores, seen)
+    baseline_scores, baseline_values = _run(model, baseline, targets, at, noted)
+    baseline_values = {name: value.detach() for name, value in baseline_values.items()}
+    baseline_scores = [score.detach() for score in baseline_scores]  # the graph of this pass is no longer needed
+    scores, values = _run(model, images, targets, at, Multiplied(noted.notes))
+    of_targets = [
+        {name: multiplier * (values[name].detach() - baseline_values[name]) for name, multiplier in multipliers.items()}
+        for multipliers in model.gradients_each(scores, values)
     ]
-    for shares, score, start in zip(found, scores, low, strict=True):
-        check_sum(model, next(iter(shares.values())), score.detach(), start, instead="ig")
-    return found
+    for by_name, score, baseline_score in zip(of_targets, scores, baseline_scores, strict=True):
+        check_sum(model, next(iter(by_name.values())), score.detach(), baseline_score, instead="ig")
+    return of_targets
 
 
 def _run(
@@ -103,13 +103,14 @@ def _run(
     return scores, seen if sites else {"image": pixels}
 
 
-def check_sum(model: Adapter, shares: Tensor, score: Tensor, start: Tensor, *, instead: str) -> None:
-    """Refuse contributions that do not add up to the rise of each image's score, rounding aside; `instead` may do."""
-    eps = torch.finfo(shares.dtype).eps
-    missing = (shares.flatten(1).sum(dim=1) - (score - start)).abs()
-    allowed = max(1e-4, 20 * eps) * shares.flatten(1).abs().sum(dim=1) + 100 * eps * (score.abs() + start.abs())
+def check_sum(model: Adapter, contribution: Tensor, score: Tensor, baseline_score: Tensor, *, instead: str) -> None:
+    """Refuse contributions that do not add up to the difference of the scores, rounding aside; `instead` may do."""
+    eps = torch.finfo(contribution.dtype).eps
+    flat = contribution.flatten(1)
+    missing = (flat.sum(dim=1) - (score - baseline_score)).abs()
+    allowed = max(1e-4, 20 * eps) * flat.abs().sum(dim=1) + 100 * eps * (score.abs() + baseline_score.abs())
     if (missing > allowed).any():
         raise UnsupportedModel(
-            f"DeepLIFT's contributions do not add up to the score: {model.name}, or the target, makes a call that "
-            f"bends its input and has no rule; use {instead}"
+            f"DeepLIFT's contributions do not add up to the score: {model.name}, or the target, makes a nonlinear call "
+            f"that has no rule; use {instead}"
         )

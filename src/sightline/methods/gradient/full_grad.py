@@ -1,4 +1,4 @@
-"""FullGrad: input times gradient, and every bias times its gradient."""
+"""FullGrad: input times gradient plus bias times gradient, of every bias of the network."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from sightline.types import Attribution, Passes, Target, pixel_grid
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Account:
-    """What adds up to the target: one sum for the inputs, one for the biases, per start layer.
+class FullGradTerms:
+    """The terms of FullGrad on a transformer, which add up to the logit where gradients are balanced.
 
     Attributes:
         inputs: input times gradient of each token that enters a block, shape (layer, batch, token).
         biases: bias times gradient, of all biases from that block on, at the token they act on, (layer, batch, token).
-        rest: bias times gradient where there is no token any more, behind the pooling, shape (batch,).
+        rest: bias times gradient where there are no tokens any more, after the pooling, shape (batch,).
     """
 
     inputs: Tensor
@@ -36,37 +36,38 @@ class Account:
 
     @property
     def total(self) -> Tensor:
-        """What inputs and biases sum to, shape (layer, batch): the logit, where gradients are balanced."""
+        """The sum of inputs and biases, shape (layer, batch): the logit, where gradients are balanced."""
         return self.inputs.sum(dim=-1) + self.biases.sum(dim=-1) + self.rest
 
 
-def accounts(model: VisionTransformer, images: Tensor, targets: Sequence[Target]) -> list[Account]:
-    """Return what each target is made of, from one pass forward and one backward per target."""
+def full_grad_terms(model: VisionTransformer, images: Tensor, targets: Sequence[Target]) -> list[FullGradTerms]:
+    """Return the terms of each target, from one forward pass and one backward pass per target."""
     sites = [*model.every("input"), f"block.{model.depth - 1}.output"]
     with model.capture(*sites, gradient=True) as seen:
-        with watch_biases(lambda: len(seen) - 1) as found:  # the block that runs; depth once all have
+        with watch_biases(lambda: len(seen) - 1) as every_bias:  # the block that runs; depth once all have
             logits = model(images)
         scores = [target(logits) for target in targets]
-    terms = [term for term in found if term.time >= 0]
+    biases = [term for term in every_bias if term.time >= 0]
     inputs = {name: seen[name] for name in model.every("input")}
-    wanted = inputs | {f"block.{term.time}.bias{index}": term.output for index, term in enumerate(terms)}
-    every = model.gradients_each(scores, wanted, unused=True)
-    return [_account(inputs, terms, list(gradients.values()), model.depth) for gradients in every]
+    wanted = inputs | {f"block.{term.time}.bias{index}": term.output for index, term in enumerate(biases)}
+    gradients = model.gradients_each(scores, wanted, unused=True)
+    return [_terms(inputs, biases, list(of_target.values()), model.depth) for of_target in gradients]
 
 
-def _account(
-    inputs: Mapping[str, Tensor], terms: Sequence[BiasTerm], gradients: Sequence[Tensor], depth: int
-) -> Account:
-    times = torch.stack([(x.detach() * g).sum(dim=-1) for x, g in zip(inputs.values(), gradients, strict=False)])
-    here = torch.zeros_like(times)  # the biases of each block; those of the final norm count with the last
-    rest = times.new_zeros(times.shape[1])
-    for term, gradient in zip(terms, gradients[depth:], strict=True):
-        scores = term.token_scores(gradient)
-        if scores.shape == times.shape[1:] and (term.time < depth or term.function is F.layer_norm):
-            here[min(term.time, depth - 1)] += scores
-        elif len(scores) == len(rest):  # a learned query's own norm has no batch, and says nothing of the image
+def _terms(
+    inputs: Mapping[str, Tensor], biases: Sequence[BiasTerm], gradients: Sequence[Tensor], depth: int
+) -> FullGradTerms:
+    """Multiply inputs and biases with their gradients, which come in this order."""
+    products = torch.stack([(x.detach() * g).sum(dim=-1) for x, g in zip(inputs.values(), gradients, strict=False)])
+    of_block = torch.zeros_like(products)  # the biases of each block; those of the final norm count with the last
+    rest = products.new_zeros(products.shape[1])
+    for bias, gradient in zip(biases, gradients[depth:], strict=True):
+        scores = bias.token_scores(gradient)
+        if scores.shape == products.shape[1:] and (bias.time < depth or bias.function is F.layer_norm):
+            of_block[min(bias.time, depth - 1)] += scores
+        elif len(scores) == len(rest):  # the norm of a learned query has no batch, and does not depend on the image
             rest += scores.reshape(len(rest), -1).sum(dim=1)
-    return Account(times, here.flip(0).cumsum(dim=0).flip(0), rest)
+    return FullGradTerms(products, of_block.flip(0).cumsum(dim=0).flip(0), rest)
 
 
 @METHODS.register(
@@ -79,26 +80,26 @@ def _account(
 )
 @dataclass(frozen=True, slots=True)
 class FullGrad(MultiTarget):
-    r"""Input times gradient, and every bias times its gradient at the place it acts on.
+    r"""FullGrad: input times gradient plus bias times gradient, each bias at the position where it acts.
 
     .. math:: A_{\ell,i} = \sum_d x_{\ell,i,d} \frac{\partial s}{\partial x_{\ell,i,d}}
         + \sum_{b \in B_{\ge \ell}} \sum_d b_d \frac{\partial s}{\partial z^b_{i,d}}
 
-    where :math:`B_{\ge\ell}` are the biases of all norms and linear maps from block :math:`\ell` on, the final norm's
-    included, and :math:`z^b` is what bias b is added to. Signed. Biases behind the pooling belong to no patch; they are
-    in ``details.rest``, and ``details.total`` says what everything sums to: the logit for ``libra(full_grad)``, and no
+    where :math:`B_{\ge\ell}` are the biases of all norms and linear layers from block :math:`\ell` on, the final norm's
+    included, and :math:`z^b` is what bias b is added to. Signed. Biases after the pooling belong to no patch; they are
+    in ``details.rest``, and ``details.total`` is the sum of everything: the logit for ``libra(full_grad)``, and no
     particular number for plain gradients, because norms, GELU and softmax are not homogeneous.
 
     On a CNN the terms are :math:`\psi(x \odot \nabla s) + \sum_b \psi(b \odot \nabla_b s)` at pixels, batch norms with
     their implicit bias :math:`\beta - \mu\gamma/\sigma`, and :math:`\psi` takes magnitudes, scales them to [0, 1] and
-    enlarges them to the image.
+    upsamples them to the image.
 
     Attributes:
-        variant: for CNNs: "paper" scales over channels and places together; "pgc" is the pytorch-grad-cam package,
-            which knows convolutions and batch norms only and scales each channel; "simple" leaves the biases
-            themselves out and shows the gradients at them; "smooth" averages every term over noisy copies of the image,
-            0.15 of its range, before it is shown. Transformers have one form.
-        samples: noisy copies, for variant="smooth".
+        variant: for CNNs: "paper" scales over channels and positions together; "pgc" is the package pytorch-grad-cam,
+            which sees convolutions and batch norms only and scales each channel; "simple" leaves out the biases
+            themselves and takes the gradients at them; "smooth" averages every term over noisy copies of the image,
+            0.15 of its range, before :math:`\psi`. Transformers have one form.
+        samples: number of noisy copies, for variant="smooth".
         seed: of the noise.
     """
 
@@ -115,18 +116,16 @@ class FullGrad(MultiTarget):
     ) -> list[Attribution]:
         if not isinstance(model, VisionTransformer):
             grid = pixel_grid(images)
-            return [Attribution(x[None], grid) for x in self._maps(model, images, targets)]
+            maps = full_grad_map(model, images, targets, self.variant, self.samples, self.seed)
+            return [Attribution(values[None], grid) for values in maps]
         if self.variant != "paper":
             raise UnsupportedModel(
                 f"got variant={self.variant!r}, which is for convolutional networks; {model.name} is a transformer, so "
                 "write full_grad"
             )
         grid = model.grid_of(images)
-        found = accounts(model, images, targets)
-        return [Attribution(grid.to_map(x.inputs + x.biases), grid, details=x) for x in found]
-
-    def _maps(self, model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Tensor]:
-        return full_grad_map(model, images, targets, self.variant, self.samples, self.seed)
+        terms = full_grad_terms(model, images, targets)
+        return [Attribution(grid.to_map(each.inputs + each.biases), grid, details=each) for each in terms]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         smooth = self.variant == "smooth" and not isinstance(model, VisionTransformer)

@@ -1,4 +1,4 @@
-r"""FullGrad on convolutional networks: what the input and every bias add to the target."""
+"""FullGrad on convolutional networks: input times gradient plus bias times gradient, summed at image size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOISE = 0.15  # of the smooth variant, as a share of the image's range
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Decomposition:
-    """What a target is made of.
+    """The terms of FullGrad on a CNN, which add up to the logit where it is made of ReLUs and linear layers.
 
     Attributes:
         image: input times gradient, (batch, 3, height, width).
@@ -40,83 +40,87 @@ class Decomposition:
 
     @property
     def total(self) -> Tensor:
-        """What everything sums to, (batch,): the logit, where the network is made of rectifiers and linear maps."""
+        """The sum of all terms, (batch,)."""
         parts = [self.image, *self.biases]
         return torch.stack([part.flatten(1).sum(dim=1) for part in parts]).sum(dim=0)
 
 
 def decompose(model: Adapter, images: Tensor, targets: Sequence[Target]) -> list[Decomposition]:
-    """Return what each target is made of, from one pass forward and one backward per target."""
+    """Return the terms of each target, from one forward pass and one backward pass per target."""
     pixels = images.detach().clone().requires_grad_()
     with torch.enable_grad(), watch_biases() as terms:
         logits = model(pixels)
         scores = [target(logits) for target in targets]
     wanted = {"image": pixels} | {f"bias {index}": term.output for index, term in enumerate(terms)}
-    # a part that the target does not depend on adds nothing to it
-    every = model.gradients_each(scores, wanted, unused=True)
-    return [Decomposition(g.pop("image") * images, tuple(g.values()), tuple(terms)) for g in every]
+    gradients = model.gradients_each(scores, wanted, unused=True)  # zeros where the target does not depend on a term
+    return [
+        Decomposition(of_target.pop("image") * images, tuple(of_target.values()), tuple(terms))
+        for of_target in gradients
+    ]
 
 
 def full_grad_map(
     model: Adapter, images: Tensor, targets: Sequence[Target], variant: str = "paper", samples: int = 25, seed: int = 0
 ) -> list[Tensor]:
-    r"""Return the FullGrad map of each target, (batch, H, W), from one pass forward and one backward per target.
+    r"""Return the FullGrad map of each target, (batch, H, W), from one forward pass and one backward pass per target.
 
     .. math:: A = \sum_c \psi(x \odot \nabla_x s) + \sum_\ell \sum_c \psi(b_\ell \odot \nabla_{z_\ell} s)
 
     over every bias :math:`b_\ell` of a feature map :math:`z_\ell`; :math:`\psi` takes absolute values, scales to [0, 1]
-    and resizes to the image. ``paper`` scales each image's whole feature map, ``simple`` leaves :math:`b_\ell` out,
-    ``pgc`` scales every channel by itself and the sum again, and sees plain `nn.Conv2d` and `nn.BatchNorm2d` modules
-    only, as the package grad-cam does. ``smooth`` averages every term over noisy copies of the image before
-    :math:`\psi`, and adds up the channels of the input's term first; it costs as many passes as there are `samples`.
+    and resizes to the image. ``paper`` scales each image's feature map over all channels, ``simple`` leaves
+    :math:`b_\ell` out, ``pgc`` scales every channel and the sum again, and sees plain `nn.Conv2d` and `nn.BatchNorm2d`
+    modules only, as the package grad-cam does. ``smooth`` averages every term over noisy copies of the image before
+    :math:`\psi`, and sums the channels of the input's term first; it costs as many passes as there are `samples`.
     """
     if variant not in VARIANTS:
         raise RecipeError(f"got variant={variant!r}; FullGrad on a CNN knows {', '.join(VARIANTS)}")
     if variant == "smooth":
-        return [_map(found, variant, None) for found in averaged(model, images, targets, samples, seed)]
-    seen = _plain_owners(model) if variant == "pgc" else None
-    return [_map(found, variant, seen) for found in decompose(model, images, targets)]
+        return [_map(terms, variant, None) for terms in averaged(model, images, targets, samples, seed)]
+    owners = _plain_owners(model) if variant == "pgc" else None
+    return [_map(terms, variant, owners) for terms in decompose(model, images, targets)]
 
 
 def averaged(model: Adapter, images: Tensor, targets: Sequence[Target], samples: int, seed: int) -> list[Decomposition]:
-    """Return the mean of what each target is made of over noisy copies of the images."""
+    """Return the mean of each target's terms over noisy copies of the images."""
     sums: list[list[Tensor]] = [[] for _ in targets]
     terms: tuple[BiasTerm, ...] = ()
     for noisy, rows in noisy_batches(images, samples, NOISE, seed, model.batch):
-        for index, found in enumerate(decompose(model, noisy, [target.take(rows) for target in targets])):
-            parts = [x.unflatten(0, (len(images), -1)).sum(dim=1) / samples for x in (found.image, *found.gradients)]
+        for index, noisy_terms in enumerate(decompose(model, noisy, [target.take(rows) for target in targets])):
+            values = (noisy_terms.image, *noisy_terms.gradients)
+            parts = [value.unflatten(0, (len(images), -1)).sum(dim=1) / samples for value in values]
             sums[index] = [a + b for a, b in zip(sums[index], parts, strict=True)] if sums[index] else parts
-            terms = found.terms
+            terms = noisy_terms.terms
     return [Decomposition(total[0], tuple(total[1:]), terms) for total in sums]
 
 
-def _map(found: Decomposition, variant: str, owners: set[int] | None) -> Tensor:
-    size = (found.image.shape[-2], found.image.shape[-1])
-    total = _shown(found.image.sum(dim=1, keepdim=True) if variant == "smooth" else found.image, size, variant)
-    values = found.gradients if variant == "simple" else found.biases
-    for term, value in zip(found.terms, values, strict=True):
+def _map(terms: Decomposition, variant: str, owners: set[int] | None) -> Tensor:
+    image = terms.image.sum(dim=1, keepdim=True) if variant == "smooth" else terms.image
+    size = (image.shape[-2], image.shape[-1])
+    total = _psi(image, size, variant)
+    values = terms.gradients if variant == "simple" else terms.biases
+    for term, value in zip(terms.terms, values, strict=True):
         if value.ndim == 4 and (owners is None or id(term.owner) in owners):
-            total = total + _shown(value.movedim(-1, 1) if term.channels_last else value, size, variant)
-    return _to_unit(total, (1, 2), 1e-7) if variant == "pgc" else total
+            total = total + _psi(value.movedim(-1, 1) if term.channels_last else value, size, variant)
+    return _min_max(total, (1, 2), 1e-7) if variant == "pgc" else total
 
 
-def _shown(value: Tensor, size: tuple[int, int], variant: str) -> Tensor:
-    """Scale, add up and resize a term's channels: (batch, channel, h, w) -> (batch, H, W).
+def _psi(value: Tensor, size: tuple[int, int], variant: str) -> Tensor:
+    """Scale a term to [0, 1], sum its channels and resize it: (batch, channel, h, w) -> (batch, H, W).
 
     The sum comes before the resize, which is linear: one map is resized instead of hundreds.
     """
-    own = variant == "pgc"
-    scaled = _to_unit(value.abs(), (2, 3) if own else (1, 2, 3), 1e-7 if own else 1e-6).sum(dim=1, keepdim=True)
-    return F.interpolate(scaled, size=size, mode="bilinear", align_corners=not own)[:, 0]
+    pgc = variant == "pgc"
+    scaled = _min_max(value.abs(), (2, 3) if pgc else (1, 2, 3), 1e-7 if pgc else 1e-6).sum(dim=1, keepdim=True)
+    return F.interpolate(scaled, size=size, mode="bilinear", align_corners=not pgc)[:, 0]
 
 
-def _to_unit(values: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
+def _min_max(values: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
     """Scale to [0, 1] over some axes."""
     values = values - values.amin(dim=dims, keepdim=True)
     return values / (values.amax(dim=dims, keepdim=True) + eps)
 
 
 def _plain_owners(model: Adapter) -> set[int]:
-    """Name the tensors by which calls of plain convolutions and batch norms with a bias are known."""
+    """Return the ids of the tensors by which calls of plain convolutions and batch norms with a bias are known."""
     plain = [m for m in model.modules if type(m) in (nn.Conv2d, nn.BatchNorm2d) and m.bias is not None]
     return {id(m.running_mean if isinstance(m, nn.BatchNorm2d) else m.weight) for m in plain}

@@ -1,4 +1,4 @@
-r"""Gradients, at the tokens of every block or at the pixels."""
+"""Gradients at the pixels, or at the tokens that enter each block: gradient, input times gradient, SmoothGrad."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ At = Literal["tokens", "pixels"] | None
 Reduction = Literal["sum", "norm", "abs_sum", "abs_max"]
 
 
-def place(model: Adapter, at: At) -> str:
-    """Decide where the gradient is taken: tokens by default on a transformer, pixels elsewhere."""
+def tokens_or_pixels(model: Adapter, at: At) -> str:
+    """Return where the gradient is taken: as asked, else at the tokens of a transformer and the pixels elsewhere."""
     if at == "tokens" and not isinstance(model, VisionTransformer):
         raise UnsupportedModel(f"{model.name} has no tokens; write at='pixels'")
     return at or ("tokens" if isinstance(model, VisionTransformer) else "pixels")
@@ -37,22 +37,23 @@ def values_and_gradients(
 ) -> tuple[list[list[Pair]], TokenGrid]:
     """Return (value, gradient) with channels last, one pair per start layer, for each target.
 
-    All of it comes from one pass forward and one backward per target.
+    Costs one forward pass, and one backward pass per target.
     """
-    if place(model, at) == "pixels":
+    if tokens_or_pixels(model, at) == "pixels":
         pixels = images.detach().requires_grad_()
         with torch.enable_grad():
             logits = model(pixels)
             scores = [target(logits) for target in targets]
-        found = model.gradients_each(scores, {"image": pixels})
+        gradients = model.gradients_each(scores, {"image": pixels})
         value = pixels.detach().movedim(1, -1)
-        return [[(value, gradients["image"].movedim(1, -1))] for gradients in found], pixel_grid(images)
+        return [[(value, of_target["image"].movedim(1, -1))] for of_target in gradients], pixel_grid(images)
     assert isinstance(model, VisionTransformer)
     with model.capture(*model.every("input"), gradient=True) as seen:
         logits = model(images)
         scores = [target(logits) for target in targets]
-    found = model.gradients_each(scores, seen)
-    return [[(seen[name].detach(), gradients[name]) for name in seen] for gradients in found], model.grid_of(images)
+    gradients = model.gradients_each(scores, seen)
+    pairs = [[(value.detach(), of_target[name]) for name, value in seen.items()] for of_target in gradients]
+    return pairs, model.grid_of(images)
 
 
 def on_grid(scores: list[Tensor], grid: TokenGrid, at: str) -> Tensor:
@@ -62,17 +63,17 @@ def on_grid(scores: list[Tensor], grid: TokenGrid, at: str) -> Tensor:
 
 
 def reduce_channels(values: Tensor, how: Reduction | None, at: str) -> Tensor:
-    """Make one number of a gradient's channels, the last axis; by default their sum at pixels, their length at tokens.
+    """Reduce a gradient over its channels, the last axis; by default to their sum at pixels, their L2 norm at tokens.
 
-    Every block and the final norm of a pre-norm transformer ignore a shift of all channels of a token, so there the sum
-    of the gradient is zero, always.
+    The layer norms of a pre-norm transformer are invariant to a shift of all channels of a token, so the sum of the
+    gradient over channels is always zero there.
     """
     match how or ("norm" if at == "tokens" else "sum"):
         case "sum":
             return values.sum(dim=-1)
         case "norm":
-            length: Tensor = torch.linalg.vector_norm(values, dim=-1)
-            return length
+            norm: Tensor = torch.linalg.vector_norm(values, dim=-1)
+            return norm
         case "abs_sum":
             return values.abs().sum(dim=-1)
         case _:
@@ -89,18 +90,18 @@ def reduce_channels(values: Tensor, how: Reduction | None, at: str) -> Tensor:
 )
 @dataclass(frozen=True, slots=True)
 class Gradient(MultiTarget):
-    r"""The gradient of the target, its channels made one number.
+    r"""Gradient saliency: the gradient of the score at each pixel or token, reduced over channels.
 
     .. math:: A_i = \sum_d \frac{\partial s}{\partial x_{i,d}} \quad\text{(pixels)}, \qquad
         A_{\ell,i} = \Bigl\lVert \frac{\partial s}{\partial x_{\ell,i}} \Bigr\rVert_2 \quad\text{(tokens)}
 
-    where :math:`x_\ell` are the tokens that enter block :math:`\ell`. It says how the score would move, not what made
-    it. At the tokens of a pre-norm transformer the signed sum is zero by construction (every norm ignores a shift of
-    all channels), so the length is taken there.
+    where :math:`x_\ell` are the tokens that enter block :math:`\ell`. It is a sensitivity: how the score would change,
+    not what it is made of. At the tokens of a pre-norm transformer the signed sum over channels is always zero, because
+    layer norms are invariant to a shift of all channels, so the L2 norm is taken there.
 
     Attributes:
         at: tokens or pixels; by default tokens on a transformer.
-        variant: how channels become one number: sum (signed), norm (L2), abs_sum or abs_max; by default as above.
+        variant: the reduction over channels: sum (signed), norm (L2), abs_sum or abs_max; by default as above.
     """
 
     at: At = None
@@ -109,9 +110,9 @@ class Gradient(MultiTarget):
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
-        found, grid = values_and_gradients(model, images, targets, self.at)
-        at = place(model, self.at)
-        scores = [[reduce_channels(gradient, self.variant, at) for _, gradient in pairs] for pairs in found]
+        pairs, grid = values_and_gradients(model, images, targets, self.at)
+        at = tokens_or_pixels(model, self.at)
+        scores = [[reduce_channels(g, self.variant, at) for _, g in of_target] for of_target in pairs]
         return [Attribution(on_grid(layers, grid, at), grid) for layers in scores]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
@@ -128,13 +129,13 @@ class Gradient(MultiTarget):
 )
 @dataclass(frozen=True, slots=True)
 class InputTimesGradient(MultiTarget):
-    r"""Input times gradient.
+    r"""Input times gradient, summed over channels: a first-order estimate of what each pixel or token contributes.
 
     .. math:: A_{\ell,i} = \sum_d x_{\ell,i,d}\, \frac{\partial s}{\partial x_{\ell,i,d}}
 
     where :math:`x_\ell` are the tokens that enter block :math:`\ell` (:math:`x_0` with positions, before any norm),
-    or the pixels as the model is fed them. Over all tokens, prefix included, it sums to :math:`s` where the rest of
-    the network is homogeneous of degree one. One pass back yields every start layer, so ``plus(ixg)`` costs what
+    or the normalised pixels. Over all tokens, prefix included, it sums to :math:`s` where the rest of
+    the network is homogeneous of degree one. One backward pass yields every start layer, so ``plus(ixg)`` costs what
     ``ixg`` costs.
 
     Attributes:
@@ -146,9 +147,9 @@ class InputTimesGradient(MultiTarget):
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
-        found, grid = values_and_gradients(model, images, targets, self.at)
-        at = place(model, self.at)
-        scores = [[(x * g).sum(dim=-1) for x, g in pairs] for pairs in found]
+        pairs, grid = values_and_gradients(model, images, targets, self.at)
+        at = tokens_or_pixels(model, self.at)
+        scores = [[(x * g).sum(dim=-1) for x, g in of_target] for of_target in pairs]
         return [Attribution(on_grid(layers, grid, at), grid) for layers in scores]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
@@ -165,17 +166,17 @@ class InputTimesGradient(MultiTarget):
 )
 @dataclass(frozen=True, slots=True)
 class SmoothGrad(MultiTarget):
-    r"""The gradient averaged over noisy copies of the image.
+    r"""SmoothGrad: the gradient averaged over noisy copies of the image, to reduce its visual noise.
 
     .. math:: A = \frac1n \sum_{k=1}^{n} \nabla s\bigl(x + \sigma\,(\max x - \min x)\,\varepsilon_k\bigr),
         \qquad \varepsilon_k \sim \mathcal N(0, 1)
 
-    The noise is scaled by the range of each image and depends on the seed and the image alone. Channels become one
-    number as for ``gradient``; squares and variances are summed.
+    The noise is scaled by the range of each image and depends on the seed and the image alone. Channels are reduced as
+    for ``gradient``; squares and variances are summed.
 
     Attributes:
-        samples: how many noisy copies.
-        noise: the standard deviation, as a share of the image's range.
+        samples: number of noisy copies.
+        noise: standard deviation of the noise, as a fraction of the image's range.
         seed: of the noise.
         at: tokens or pixels; by default tokens on a transformer.
         variant: mean of the gradients, mean of their squares, or their variance.
@@ -199,15 +200,16 @@ class SmoothGrad(MultiTarget):
         first: list[list[Tensor]] = [[] for _ in targets]  # running mean over samples, per target and start layer
         second: list[list[Tensor]] = [[] for _ in targets]
         for noisy, rows in noisy_batches(images, self.samples, self.noise, self.seed, model.batch):
-            found, grid = values_and_gradients(model, noisy, [target.take(rows) for target in targets], self.at)
-            for index, pairs in enumerate(found):
-                gradients = [gradient.unflatten(0, (len(images), -1)) for _, gradient in pairs]
+            pairs, grid = values_and_gradients(model, noisy, [target.take(rows) for target in targets], self.at)
+            for index, of_target in enumerate(pairs):
+                gradients = [gradient.unflatten(0, (len(images), -1)) for _, gradient in of_target]
                 first[index] = _add(first[index], [g.sum(dim=1) / self.samples for g in gradients])
                 second[index] = _add(second[index], [g.square().sum(dim=1) / self.samples for g in gradients])
-        at = place(model, self.at)
+        at = tokens_or_pixels(model, self.at)
         how: Reduction | None = None if self.variant == "mean" else "sum"
         moments = [self._moment(a, b) for a, b in zip(first, second, strict=True)]
-        return [Attribution(on_grid([reduce_channels(x, how, at) for x in m], grid, at), grid) for m in moments]
+        scores = [[reduce_channels(layer, how, at) for layer in layers] for layers in moments]
+        return [Attribution(on_grid(layers, grid, at), grid) for layers in scores]
 
     def _moment(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
         match self.variant:

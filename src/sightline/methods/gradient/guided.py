@@ -1,4 +1,4 @@
-r"""Guided backpropagation: a gradient that counts only what speaks for the class, rectifier by rectifier."""
+"""Guided backpropagation, which keeps only positive gradients at every ReLU, and Guided Grad-CAM."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ from sightline.types import Attribution, Passes, Target, pixel_grid
 
 @dataclass(frozen=True, slots=True)
 class GuidedPass:
-    """One pass forward through a model whose rectifiers can guide the way back, or not.
+    """One forward pass of a model whose ReLUs can be guided in the backward pass, or not.
 
     Attributes:
         model: the model.
-        pixels: what went in, and can be differentiated for.
-        logits: what came out.
+        pixels: the images, as a leaf of the graph.
+        logits: the model's output.
         seen: the captured sites.
-        rectifiers: those that ran.
+        relus: the ReLUs that ran.
     """
 
     model: Adapter
     pixels: Tensor
     logits: Tensor
     seen: Mapping[str, Tensor]
-    rectifiers: Guided
+    relus: Guided
 
-    def guided(self, target: Target) -> Tensor:
+    def guided_gradient(self, target: Target) -> Tensor:
         """Return the guided gradient at the pixels, its channels summed."""
-        return self._back(target, {"image": self.pixels}, guiding=True)["image"].sum(dim=1)
+        return self._backward(target, {"image": self.pixels}, guiding=True)["image"].sum(dim=1)
 
-    def plain(self, target: Target) -> dict[str, Tensor]:
+    def gradients(self, target: Target) -> dict[str, Tensor]:
         """Return the gradients at the captured sites."""
-        return self._back(target, self.seen, guiding=False)
+        return self._backward(target, self.seen, guiding=False)
 
-    def _back(self, target: Target, seen: Mapping[str, Tensor], *, guiding: bool) -> dict[str, Tensor]:
-        self.rectifiers.guiding = guiding
+    def _backward(self, target: Target, seen: Mapping[str, Tensor], *, guiding: bool) -> dict[str, Tensor]:
+        self.relus.guiding = guiding
         with torch.enable_grad():
             return self.model.gradients(target(self.logits), seen, retain=True)
 
 
 def guided_pass(model: Adapter, images: Tensor, variant: str, *sites: str) -> GuidedPass:
-    """Run a model once, ready for guided backpropagation."""
+    """Run a model forward once, ready for guided backpropagation."""
     pixels = images.detach().clone().requires_grad_()
     with ExitStack() as stack:
         seen = stack.enter_context(model.capture(*sites, gradient=True)) if sites else {}
         stack.enter_context(torch.enable_grad())
-        rectifiers = stack.enter_context(Guided(capped=variant == "paper"))
+        relus = stack.enter_context(Guided(capped=variant == "paper"))
         logits = model(pixels)
-    if not rectifiers.count and variant == "paper":
+    if not relus.count and variant == "paper":
         raise UnsupportedModel(
-            f"guided backpropagation changes rectifiers, and {model.name} has none: "
+            f"guided backpropagation changes ReLUs, and {model.name} has none: "
             "use gradient, which is what it would be here"
         )
-    return GuidedPass(model, pixels, logits, seen, rectifiers)
+    return GuidedPass(model, pixels, logits, seen, relus)
 
 
 @METHODS.register(
@@ -77,18 +77,18 @@ def guided_pass(model: Adapter, images: Tensor, variant: str, *sites: str) -> Gu
 )
 @dataclass(frozen=True, slots=True)
 class GuidedBackprop(MultiTarget):
-    r"""The gradient, with negative signals dropped at every rectifier.
+    r"""Guided backpropagation: the gradient with negative signals set to zero at every ReLU.
 
     .. math:: A_i = \sum_c g_{i,c}, \qquad
-        g_{\text{in}} = \max(g_{\text{out}}, 0)\,[0 < z < m] \quad\text{at every rectifier } \min(\max(z, 0), m)
+        g_{\text{in}} = \max(g_{\text{out}}, 0)\,[0 < z < m] \quad\text{at every ReLU } \min(\max(z, 0), m)
 
-    and the ordinary gradient everywhere else. ReLU and ReLU6 are rectifiers, as modules or as functions, shared or in
+    and the ordinary gradient everywhere else. ReLU and ReLU6 are guided, as modules or as functions, shared or in
     place; GELU, SiLU and Hardswish are not, so a network that has nothing else is refused. The maps are sharp, but
-    depend little on the class and on the upper weights: they show what the first layers see.
+    depend little on the class and on the weights of upper layers: they resemble an edge detector.
 
     Attributes:
-        variant: "paper", or "captum", which guides at ReLU alone: on a network of other activations it is the plain
-            gradient. A ReLU that is a function guides here, and does not in captum, which sees modules only.
+        variant: "paper", or "captum", which guides ReLU alone: on a network of other activations it is the plain
+            gradient. A ReLU that is a function is guided here, and not in captum, which sees modules only.
     """
 
     variant: Literal["paper", "captum"] = "paper"
@@ -96,8 +96,8 @@ class GuidedBackprop(MultiTarget):
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
-        ran = guided_pass(model, images, self.variant)
-        return [Attribution(ran.guided(target)[None], pixel_grid(images)) for target in targets]
+        run = guided_pass(model, images, self.variant)
+        return [Attribution(run.guided_gradient(target)[None], pixel_grid(images)) for target in targets]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, count)
@@ -113,7 +113,7 @@ class GuidedBackprop(MultiTarget):
 )
 @dataclass(frozen=True, slots=True)
 class GuidedGradCam(MultiTarget):
-    r"""Guided backpropagation times the rectified Grad-CAM at image size.
+    r"""Guided Grad-CAM: guided backpropagation times Grad-CAM, after a ReLU and upsampled to the image.
 
     .. math:: A_i = \Bigl(\sum_c g_{i,c}\Bigr)\,
         \operatorname{up}\Bigl(\max\Bigl(0, \sum_k \overline{\tfrac{\partial s}{\partial F_k}}\, F_k\Bigr)\Bigr)_i
@@ -122,7 +122,7 @@ class GuidedGradCam(MultiTarget):
 
     Attributes:
         layer: a site's name or an index; by default the last feature map.
-        mode: how the Grad-CAM is brought to image size, bilinear (the paper) or nearest.
+        mode: how Grad-CAM is upsampled to the image, bilinear (the paper) or nearest.
         variant: as for ``guided_backprop``; ``variant='captum', mode='nearest'`` is captum's default.
     """
 
@@ -134,12 +134,12 @@ class GuidedGradCam(MultiTarget):
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         site = model.layer(self.layer)
-        ran = guided_pass(model, images, self.variant, site)
-        activation = model.to_map(site, ran.seen[site].detach(), images)
+        run = guided_pass(model, images, self.variant, site)
+        activation = model.to_map(site, run.seen[site].detach(), images)
         maps = []
         for target in targets:
-            cam = self._grad_cam(activation, model.to_map(site, ran.plain(target)[site], images), images)
-            maps.append(Attribution((ran.guided(target) * cam)[None], pixel_grid(images)))
+            cam = self._grad_cam(activation, model.to_map(site, run.gradients(target)[site], images), images)
+            maps.append(Attribution((run.guided_gradient(target) * cam)[None], pixel_grid(images)))
         return maps
 
     def _grad_cam(self, activation: Tensor, gradient: Tensor, images: Tensor) -> Tensor:

@@ -37,11 +37,11 @@ class Patched:
 
 
 def attributions(
-    logits: Tensor, blank: Tensor, grid: TokenGrid, targets: Sequence[Target], score: Score | None
+    model: Adapter, logits: Tensor, blank: Tensor, grid: TokenGrid, targets: Sequence[Target], score: Score | None
 ) -> list[Attribution]:
     """Read every target from the logits of every cell, (batch, cell, class), and of the blank, (1, class)."""
     found = []
-    for target in (scored(target, score) for target in targets):
+    for target in (scored(target, score, model) for target in targets):
         values = score_cells(logits, target).view(1, -1, grid.height, grid.width)
         found.append(Attribution(values, grid, details=Patched(score_blank(blank, target, len(logits)))))
     return found
@@ -125,7 +125,7 @@ class Caap(MultiTarget):
         with torch.no_grad():
             logits, blank = patched_logits_of_cnn(model, images, self._patching(unit))
         grid = TokenGrid(*CELLS, image=(images.shape[-2], images.shape[-1]))
-        return attributions(logits, blank, grid, targets, self.score)
+        return attributions(model, logits, blank, grid, targets, self.score)
 
     @torch.no_grad()
     def multi_target_chosen(self, model: Adapter, images: Tensor, choose: Choose) -> list[Attribution]:
@@ -133,7 +133,8 @@ class Caap(MultiTarget):
         transformer = with_tokens(model, "caap")
         patching = self._patching(self._last(model, transformer.depth, self.start))
         found = patched_logits(transformer, images, patching)
-        return attributions(found.cells, found.blank, transformer.grid_of(images), choose(found.clean), self.score)
+        grid = transformer.grid_of(images)
+        return attributions(model, found.cells, found.blank, grid, choose(found.clean), self.score)
 
     def can_choose(self, model: Adapter) -> bool:
         return not isinstance(model, Convolutional)

@@ -87,7 +87,8 @@ class EfficientCaap(MultiTarget):
         transformer = with_tokens(model, "e_caap")
         attention = partial(to_source, self.blank_mean)
         found = patched_logits(transformer, images, self._patching(transformer), attention)
-        return attributions(found.cells, found.blank, transformer.grid_of(images), choose(found.clean), self.score)
+        grid = transformer.grid_of(images)
+        return attributions(model, found.cells, found.blank, grid, choose(found.clean), self.score)
 
     def can_choose(self, model: Adapter) -> bool:
         return True

@@ -47,7 +47,7 @@ class Pasting(MultiTarget):
         masks = pixel_masks(grid, self.radius, self.shape).to(images.device)
         logits, whole = self._scores(model, images, masks, blank_image(model, images, self.blank, self.seed))
         found = []
-        for target in (scored(target, self.score) for target in targets):
+        for target in (scored(target, self.score, model) for target in targets):
             values = score_cells(logits, target)
             values = values if whole is None else target(whole)[:, None] - values
             found.append(Attribution(values.view(1, -1, grid.height, grid.width), grid))

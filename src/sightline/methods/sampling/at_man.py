@@ -73,7 +73,7 @@ class AttentionManipulation(MultiTarget):
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         model = transformer(model)
-        readers = [scored(target, self.score) for target in targets]
+        readers = [scored(target, self.score, model) for target in targets]
         found = in_batches(lambda rows: _tokens_and_logits(model, images[rows]), len(images), model.batch)
         tokens, clean = torch.cat([x for x, _ in found]), torch.cat([x for _, x in found])
         factors = suppression(tokens, model.prefix, self.factor, self.kappa)

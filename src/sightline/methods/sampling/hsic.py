@@ -83,7 +83,7 @@ class Dependence(MultiTarget):
         masks = self._masks(images, cells[0] * cells[1])
         pieces = [grid_segments(size, cells, device=images.device)] * len(images)
         absent = absent_images(model, images, self.blank)
-        readers = [scored(target, self.score) for target in targets]
+        readers = [scored(target, self.score, model) for target in targets]
         scores = coalition_scores(model, images, absent, pieces, masks, readers)
         found = [dependence(mask, score, self.width) for mask, score in zip(masks, scores, strict=True)]
         grid = TokenGrid(*cells, image=size)

@@ -93,7 +93,7 @@ class KernelShap(OnSegments):
             self._draw(piece.count, generator)
             for piece, generator in zip(pieces, generators(self.seed, images), strict=True)
         ]
-        read = [scored(target, self.score) for target in targets]
+        read = [scored(target, self.score, model) for target in targets]
         nobody_and_all = torch.tensor([[False], [True]])
         run = [torch.cat([nobody_and_all.expand(2, z.shape[1]), z]) for z, _ in drawn]
         scores = coalition_scores(model, images, absent, pieces, run, read)

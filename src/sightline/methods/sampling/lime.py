@@ -89,7 +89,7 @@ class Lime(OnSegments):
             else package_coalitions(self.samples, piece.count, self.seed)
             for piece, generator in zip(pieces, generators(self.seed, images), strict=True)
         ]
-        read = [scored(target, self.score) for target in targets]
+        read = [scored(target, self.score, model) for target in targets]
         scores = coalition_scores(model, images, absent, pieces, coalitions, read)
         return [
             fit_ridge(z, nearness(z, self.width), y, self.alpha)[0].to(y)

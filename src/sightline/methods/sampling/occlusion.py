@@ -99,7 +99,7 @@ class Occlusion(OnSegments):
             covered = down[window // len(columns), :, None] & along[window % len(columns), None, :]
             return (~covered | (index == 0)[:, None, None]).to(images.device)
 
-        read = [scored(target, self.score) for target in targets]
+        read = [scored(target, self.score, model) for target in targets]
         scores = torch.stack(mixed_scores(model, images, absent, [1 + count] * len(images), masks, read), dim=1)
         falls = (scores[..., :1] - scores[..., 1:]).unflatten(-1, (len(rows), len(columns)))
         down, along = (x.to(falls) for x in (down, along))
@@ -115,7 +115,7 @@ class Occlusion(OnSegments):
         everyone_but = [torch.ones(1 + p.count, p.count, dtype=torch.bool) for p in pieces]
         for coalitions in everyone_but:
             coalitions[1:].fill_diagonal_(False)
-        read = [scored(target, self.score) for target in targets]
+        read = [scored(target, self.score, model) for target in targets]
         scores = coalition_scores(model, images, absent, pieces, everyone_but, read)
         return [each[:, :1] - each[:, 1:] for each in scores]
 

@@ -115,7 +115,7 @@ class PartitionAndAggregate(MultiTarget):
 
         Label maps lie on the shifted image, too; give functions of the image where they should follow it.
         """
-        readers = [scored(target, self.score) for target in targets]
+        readers = [scored(target, self.score, model) for target in targets]
         total: Tensor | float = 0.0
         for shifts in self._shifts(images):
             shifted = _rolled(images, shifts)

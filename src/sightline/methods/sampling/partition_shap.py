@@ -115,7 +115,7 @@ class PartitionShap(MultiTarget):
         roots: Sequence[Node],
         pieces: Sequence[Segments],
     ) -> list[Attribution]:
-        read = [scored(target, self.score) for target in targets]
+        read = [scored(target, self.score, model) for target in targets]
         absent = absent_images(model, images, self.blank, pieces, self.window)
         asked = _Asked(model, images, absent, read)
         ends = torch.stack([torch.zeros_like(roots[0].mask), torch.ones_like(roots[0].mask)])

@@ -81,7 +81,7 @@ class Rise(MultiTarget):
         size = (images.shape[-2], images.shape[-1])
         drawn = [self._draw(size, generator) for generator in generators(self.seed, images)]
         absent = absent_images(model, images, self.blank)
-        read = [scored(target, self.score) for target in targets]
+        read = [scored(target, self.score, model) for target in targets]
         sums = weighted_masks(model, images, absent, drawn, read)
         return [Attribution(one[None] / (self.samples * self.ratio), pixel_grid(images)) for one in sums]
 

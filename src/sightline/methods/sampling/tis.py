@@ -73,7 +73,7 @@ class InputSampling(MultiTarget):
         model = transformer(model)
         found = in_batches(lambda rows: self._tokens_and_masks(model, images[rows]), len(images), model.batch)
         tokens, masks = torch.cat([x for x, _ in found]), [mask for _, part in found for mask in part]
-        answers = score_masks(model, tokens, masks, [scored(target, self.score) for target in targets])
+        answers = score_masks(model, tokens, masks, [scored(target, self.score, model) for target in targets])
         return attributions(model, images, answers)
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:

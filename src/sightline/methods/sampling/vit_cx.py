@@ -75,7 +75,7 @@ class CausalExplanation(MultiTarget):
         site = model.layer(self.layer)
         found = in_batches(lambda rows: _features(model, images[rows], site), len(images), model.batch)
         features, clean = torch.cat([x for x, _ in found]), torch.cat([x for _, x in found])
-        readers = [scored(target, self.score) for target in targets]
+        readers = [scored(target, self.score, model) for target in targets]
         maps = []
         for row, generator in enumerate(generators(self.seed, images)):
             image, own = images[row], [reader.take([row]) for reader in readers]
