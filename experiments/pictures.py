@@ -27,7 +27,7 @@ from torch import Tensor
 
 import sightline
 from sightline.data.images import read_image
-from sightline.data.labelled import Labelled, read_labelled
+from sightline.data.labels_csv import LabelledImage, read_labels_csv
 from sightline.data.masks import fit_mask, read_mask
 from sightline.data.quads import Quad, Tile, quads, tiles
 from sightline.data.shapes import Shapes
@@ -74,30 +74,30 @@ def load_shots(
 
 
 def _photographs(model: sightline.Adapter, folder: Path, shuffle: int | None) -> Iterator[Shot]:
-    for one in _ordered(read_labelled(folder / "data" / "imagenet-samples"), shuffle):
+    for one in _ordered(read_labels_csv(folder / "data" / "imagenet-samples"), shuffle):
         if one.correct and (one.confidence or 0) >= SURE:
             yield Shot(one.name, _prepared(model, one), one.label)
 
 
 def _pets(model: sightline.Adapter, folder: Path, shuffle: int | None) -> Iterator[Shot]:
-    for one in _ordered(read_labelled(folder / "data" / "pets"), shuffle):
+    for one in _ordered(read_labels_csv(folder / "data" / "pets"), shuffle):
         mask = None if one.mask is None else _framed(model, one)
         if mask is not None and (mask == 1).any():
             yield Shot(one.name, _prepared(model, one), one.label, mask)
 
 
-def _ordered(listed: list[Labelled], shuffle: int | None) -> list[Labelled]:
+def _ordered(listed: list[LabelledImage], shuffle: int | None) -> list[LabelledImage]:
     """Keep the order of the table, which goes class by class, or mix it by a seed."""
     return listed if shuffle is None else random.Random(shuffle).sample(listed, len(listed))
 
 
 def _quads(model: sightline.Adapter, folder: Path) -> Iterator[Quad]:
-    known = [one for one in read_labelled(folder / "data" / "imagenet-samples") if one.correct]
+    known = [one for one in read_labels_csv(folder / "data" / "imagenet-samples") if one.correct]
     return quads(tiles(known), prepare=model.normalise)
 
 
 def _pet_quads(model: sightline.Adapter, folder: Path) -> Iterator[Quad]:
-    masked = [one for one in read_labelled(folder / "data" / "pets") if one.mask is not None]
+    masked = [one for one in read_labels_csv(folder / "data" / "pets") if one.mask is not None]
     return quads(tiles(masked), distinct=True, prepare=model.normalise)
 
 
@@ -128,13 +128,13 @@ def _shapes(kind: str, model: sightline.Adapter, count: int) -> Iterator[Shot]:
         yield Shot(f"shapes-{i:05d}", image, label, mask if kind == "pets" else None)
 
 
-def _prepared(model: sightline.Adapter, one: Labelled) -> Tensor:
+def _prepared(model: sightline.Adapter, one: LabelledImage) -> Tensor:
     if model.preprocess is None:
         raise InputError(f"{model.name} does not say how its images are prepared; choose a model id that does")
     return model.preprocess(read_image(one.path))
 
 
-def _framed(model: sightline.Adapter, one: Labelled) -> Tensor:
+def _framed(model: sightline.Adapter, one: LabelledImage) -> Tensor:
     """Return a mask in the frame that the model's preprocessing cuts out: a resize and a central crop."""
     steps = {type(step).__name__: getattr(step, "size", None) for step in getattr(model.preprocess, "transforms", ())}
     resize, crop = (_side(steps.get(name)) for name in ("Resize", "CenterCrop"))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
 from sightline import METHODS, METRICS, OPERATORS, registry
-from sightline.errors import RecipeError, RegistryError
-from sightline.recipe import parse
-from sightline.registry import Registry, Spec, spec_of
+from sightline.data.dataset import DATASETS, open_dataset
+from sightline.errors import InputError, RecipeError, RegistryError
+from sightline.options import HasOptions, missing_options
+from sightline.recipe import parse, parse_metric
+from sightline.registry import BaseSpec, Registry, _spec, spec_of
 from sightline.types import Method
 
 
@@ -47,9 +51,9 @@ def test_a_spec_says_family_cite_cost_needs_and_direction() -> None:
 
 @pytest.fixture
 def empty() -> Registry:
-    found = Registry("method", "methods")
-    found._walked = True
-    return found
+    registry = Registry("method", "sightline.methods", _spec)
+    registry._walked = True
+    return registry
 
 
 @dataclass(frozen=True)
@@ -74,9 +78,9 @@ def test_faulty_registrations_are_refused(empty: Registry) -> None:
     with pytest.raises(RegistryError, match="got the name 'My-Method'"):
         empty.register("My-Method", family="x")
     with pytest.raises(RegistryError, match=r"needs \['magic'\], which no model offers"):
-        empty.register("mine", family="x", needs=("magic",))
+        empty.register("mine", family="x", needs=("magic",))(Mine)
     with pytest.raises(RegistryError, match="direction='up'"):
-        empty.register("mine", family="x", direction="up")
+        empty.register("mine", family="x", direction="up")(Mine)
 
 
 def test_something_unregistered_has_no_spec() -> None:
@@ -97,16 +101,78 @@ def test_outside_packages_join_by_entry_point(monkeypatch: pytest.MonkeyPatch) -
     assert loaded == ["enter"]
 
 
-EVERY = [names[name] for names in (METHODS, OPERATORS, METRICS) for name in names]
+EVERY = [registry[name] for registry in (METHODS, OPERATORS, METRICS, DATASETS) for name in registry]
 
 
-@pytest.mark.parametrize("spec", EVERY, ids=lambda spec: spec.name)
-def test_a_word_that_an_option_does_not_know_is_refused_however_it_is_built(spec: Spec) -> None:
-    inside = {field.name: parse("ixg") for field in fields(spec.build) if field.name == "method"}
+def inner(spec: BaseSpec) -> dict[str, object]:
+    """Return values for the options of a name that have no default."""
+    values = {"method": parse("ixg"), "other": 0, "root": Path("somewhere"), "of": None}
+    return {name: values[name] for name in missing_options(spec.build, ())}
+
+
+def word_options(spec: BaseSpec) -> list[str]:
+    """Return the options of a name that are one of a few words."""
     hints = get_type_hints(spec.build, localns={"Method": Method})
+    names = []
     for field in fields(spec.build):
         hint = hints[field.name]
         one_of = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         if Literal in map(get_origin, one_of) and str not in one_of:
-            with pytest.raises(RecipeError, match=f"{field.name}='no such word'; choose from "):
-                spec.build(**inside, **{field.name: "no such word"})
+            names.append(field.name)
+    return names
+
+
+@pytest.mark.parametrize("spec", [s for s in EVERY if word_options(s)], ids=lambda spec: spec.name)
+def test_a_word_that_an_option_does_not_know_is_refused_however_it_is_built(spec: BaseSpec) -> None:
+    for option in word_options(spec):
+        sentence = f"^{spec.name} got {option}='no such word'; choose from "
+        with pytest.raises(RecipeError, match=sentence):
+            spec.build(**inner(spec) | {option: "no such word"})
+        # a data set may refuse its other options by now, for instance a folder that does not exist
+        with contextlib.suppress(InputError):
+            built = spec.build(**inner(spec))
+            with pytest.raises(RecipeError, match=sentence):
+                replace(built, **{option: "no such word"})
+
+
+@pytest.mark.parametrize("spec", [s for s in EVERY if word_options(s)], ids=lambda spec: spec.name)
+def test_a_recipe_says_the_same_of_a_word_that_is_unknown(spec: BaseSpec, tmp_path: Path) -> None:
+    option = word_options(spec)[0]
+    required = {"method": "ixg", "other": "0", "root": repr(str(tmp_path)), "of": "shapes(count=4)"}
+    given = [f"{name}={required[name]}" for name in missing_options(spec.build, ())]
+    recipe = f"{spec.name}({', '.join([*given, option])}='no such word')"
+    read = {"metric": parse_metric, "dataset": open_dataset}.get(getattr(spec, "kind", "dataset"), parse)
+    with pytest.raises(RecipeError, match=f"^{spec.name} got {option}='no such word'; choose from "):
+        read(recipe)
+
+
+def test_words_inside_a_tuple_are_checked_too() -> None:
+    with pytest.raises(RecipeError, match=r"^ins_del got fill=\('blur', 'grey'\); choose from zero, blur, black"):
+        METRICS["ins_del"].build(fill=("blur", "grey"))
+
+
+def test_a_class_that_could_not_check_its_words_is_not_registered(empty: Registry) -> None:
+    @dataclass(frozen=True)
+    class Unchecked:
+        variant: Literal["a", "b"] = "a"
+
+    @dataclass(frozen=True)
+    class Checked(HasOptions):
+        variant: Literal["a", "b"] = "a"
+
+    with pytest.raises(RegistryError, match=r"Unchecked has options that .*; derive it from .*HasOptions"):
+        empty.register("mine", family="x")(Unchecked)
+    init = Checked.__init__
+    empty.register("mine", family="x")(Checked)
+    assert Checked.__init__ is init
+    assert Checked("b").variant == "b"
+    with pytest.raises(RecipeError, match=r"^mine got variant='c'; choose from a, b$"):
+        Checked("c")  # type: ignore[arg-type]
+
+
+def test_data_sets_are_registered_like_methods() -> None:
+    assert isinstance(DATASETS, Registry)
+    with pytest.raises(RecipeError, match="there is no dataset called 'shaps'; did you mean 'shapes'"):
+        DATASETS["shaps"]
+    with pytest.raises(RegistryError, match=r"Mine must be a Source to be registered as dataset mine"):
+        DATASETS.register("mine", family="x")(Mine)

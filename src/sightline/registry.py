@@ -1,33 +1,49 @@
-"""Registries: one decorator, discovery by walking the rooms, outside packages by entry point.
+"""Registries: one decorator, discovery by walking a package, outside packages by entry point.
 
-``METHODS``, ``OPERATORS`` and ``METRICS`` map a name to its :class:`Spec`. A file that registers something is found by
-itself; an outside package joins by naming a module under the entry-point group ``sightline.plugins``.
+``METHODS``, ``OPERATORS`` and ``METRICS`` map a name to its :class:`Spec`; ``sightline.data.DATASETS`` is a registry of
+the same class. A file that registers something is found by itself; an outside package joins by naming a module under
+the entry-point group ``sightline.plugins``.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
-import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, wraps
+from dataclasses import dataclass, is_dataclass
 from importlib.metadata import entry_points
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from sightline.docstrings import documentation
 from sightline.errors import RecipeError, RegistryError
+from sightline.options import check_words_when_built
 
-T = TypeVar("T", bound=type)
 NEEDS = frozenset({"gradient", "layers", "attention", "tokens", "cuts", "masks", "method"})
 
 
+class BaseSpec:
+    """What every registry knows of a name: its class, and with it the documentation."""
+
+    __slots__ = ()
+    name: str
+    build: Callable[..., Any]
+
+    @property
+    def doc(self) -> str:
+        """The docstring, with the options that base classes document."""
+        return documentation(self.build)
+
+    @property
+    def summary(self) -> str:
+        """The first line of the documentation."""
+        return self.doc.strip().split("\n", 1)[0]
+
+
 @dataclass(frozen=True, slots=True)
-class Spec:
-    """What a registry knows of one name.
+class Spec(BaseSpec):
+    """What is known of a method, an operator or a metric.
 
     Attributes:
         name: as written in recipes.
@@ -54,68 +70,76 @@ class Spec:
     parity: str
     build: Callable[..., Any]
 
-    @property
-    def summary(self) -> str:
-        """The first sentence of the documentation."""
-        return (inspect.getdoc(self.build) or "").strip().split("\n", 1)[0]
 
-    @property
-    def doc(self) -> str:
-        """The docstring, with the options that base classes document."""
-        return documentation(self.build)
+def _spec(
+    name: str,
+    kind: str,
+    build: type,
+    *,
+    family: str,
+    cite: str = "",
+    cost: str = "",
+    needs: tuple[str, ...] = (),
+    direction: str = "",
+    agnostic: bool = False,
+    parity: str = "",
+) -> Spec:
+    """Check what a method, an operator or a metric says of itself."""
+    if wrong := set(needs) - NEEDS:
+        raise RegistryError(f"{name} needs {sorted(wrong)}, which no model offers; choose from {sorted(NEEDS)}")
+    if direction not in ("", "higher", "lower"):
+        raise RegistryError(f"{name} has direction={direction!r}; write 'higher' or 'lower'")
+    return Spec(name, kind, family, cite, cost, frozenset(needs), direction, agnostic, parity, build)
 
 
-_SPECS: dict[type, Spec] = {}
+Class = TypeVar("Class", bound=type)
+Facts = ParamSpec("Facts")
+S = TypeVar("S", bound=BaseSpec)
+
+_SPECS: dict[type, Any] = {}
 
 
 def is_registered(thing: object) -> bool:
-    """Tell whether a built thing has a name, or comes from outside."""
+    """Tell whether the class of an object is registered; methods from outside the registries are not."""
     return type(thing) in _SPECS
 
 
 def spec_of(thing: object) -> Spec:
     """Return the spec of a built method, operator or metric."""
     try:
-        return _SPECS[type(thing)]
+        spec: Spec = _SPECS[type(thing)]
     except KeyError:
         raise RegistryError(
             f"{type(thing).__name__} is not registered; decorate the class with METHODS.register(...)"
         ) from None
+    return spec
 
 
-class Registry(Mapping[str, Spec]):
-    """Names of one kind; iterates in alphabetical order."""
+class Registry(Mapping[str, S], Generic[Facts, S]):
+    """Registered classes by name, in alphabetical order.
 
-    def __init__(self, kind: str, room: str) -> None:
+    Args:
+        kind: what one of them is called, for instance "method".
+        package: the package whose modules register them; it is imported when the registry is first read.
+        spec: makes a spec of (name, kind, class) and the facts that `register` is given.
+    """
+
+    def __init__(self, kind: str, package: str, spec: Callable[Concatenate[str, str, type, Facts], S]) -> None:
         self.kind = kind
-        self.room = room
-        self._specs: dict[str, Spec] = {}
+        self.package = package
+        self._spec = spec
+        self._specs: dict[str, S] = {}
         self._walked = False
 
-    def register(
-        self,
-        name: str,
-        *,
-        family: str,
-        cite: str = "",
-        cost: str = "",
-        needs: tuple[str, ...] = (),
-        direction: str = "",
-        agnostic: bool = False,
-        parity: str = "",
-    ) -> Callable[[T], T]:
-        """Enter a frozen dataclass under `name`."""
+    def register(self, name: str, *_: Facts.args, **facts: Facts.kwargs) -> Callable[[Class], Class]:
+        """Register a frozen dataclass under `name`; its fields are its options."""
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise RegistryError(f"got the name {name!r}; a name is lower case letters, digits and underscores")
-        if unknown := set(needs) - NEEDS:
-            raise RegistryError(f"{name} needs {sorted(unknown)}, which no model offers; choose from {sorted(NEEDS)}")
-        if direction not in ("", "higher", "lower"):
-            raise RegistryError(f"{name} has direction={direction!r}; write 'higher' or 'lower'")
 
-        def enter(cls: T) -> T:
+        def enter(cls: Class) -> Class:
             self._check(name, cls)
-            _refuse_unknown_words(name, cls)
-            spec = Spec(name, self.kind, family, cite, cost, frozenset(needs), direction, agnostic, parity, build=cls)
+            spec = self._spec(name, self.kind, cls, *_, **facts)
+            check_words_when_built(name, cls)
             self._specs[name] = _SPECS[cls] = spec
             return cls
 
@@ -137,12 +161,12 @@ class Registry(Mapping[str, Spec]):
         if self._walked:
             return
         self._walked = True
-        package = importlib.import_module(f"sightline.{self.room}")
+        package = importlib.import_module(self.package)
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
         load_plugins()
 
-    def __getitem__(self, name: str) -> Spec:
+    def __getitem__(self, name: str) -> S:
         self._walk()
         try:
             return self._specs[name]
@@ -160,53 +184,6 @@ class Registry(Mapping[str, Spec]):
     def __len__(self) -> int:
         self._walk()
         return len(self._specs)
-
-
-def _refuse_unknown_words(name: str, cls: Any) -> None:
-    """Make a class refuse a word that one of its options does not know, however it is built.
-
-    An option is one of a few words where its annotation says ``Literal``. What else it may be is not looked at, and
-    neither are words where any text will do.
-    """
-    build = cls.__init__
-    options = [field.name for field in fields(cls)]
-
-    @wraps(build)
-    def checked(self: Any, *args: Any, **given: Any) -> None:
-        known = _words(cls)
-        for option, value in [*zip(options, args, strict=False), *given.items()]:
-            if isinstance(value, str) and value not in known.get(option, (value,)):
-                raise RecipeError(f"{name} got {option}={value!r}; choose from {', '.join(known[option])}")
-        build(self, *args, **given)
-
-    cls.__init__ = checked
-
-
-@cache
-def hints_of(cls: type) -> dict[str, Any]:
-    """Return the annotations of a class, resolved."""
-    from sightline.types import Method  # loads torch
-
-    return get_type_hints(cls, localns={"Method": Method})
-
-
-@cache
-def _words(cls: type) -> dict[str, tuple[str, ...]]:
-    """Return the words that each option knows, for options that take no other text."""
-    found = {}
-    for field in fields(cls):
-        kinds = _kinds(hints_of(cls)[field.name])
-        words = tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
-        if words and str not in kinds:
-            found[field.name] = tuple(word for word in words if isinstance(word, str))
-    return found
-
-
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    """Take a union apart."""
-    if get_origin(hint) not in (Union, UnionType):
-        return (hint,)
-    return tuple(kind for part in get_args(hint) for kind in _kinds(part))
 
 
 def no_such(name: str, kind: str) -> str:
@@ -239,6 +216,6 @@ def load_plugins() -> None:
         point.load()
 
 
-METHODS = Registry("method", "methods")
-OPERATORS = Registry("operator", "operators")
-METRICS = Registry("metric", "metrics")
+METHODS = Registry("method", "sightline.methods", _spec)
+OPERATORS = Registry("operator", "sightline.operators", _spec)
+METRICS = Registry("metric", "sightline.metrics", _spec)

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.data import miniature as mini
 
 from sightline.data.dataset import DATASETS, open_dataset, options_of
-from sightline.data.listed import Choice
+from sightline.data.selection import Selection
 from sightline.errors import InputError, RecipeError
 
 NAMED = {
@@ -42,8 +42,8 @@ def test_every_data_set_tells_what_it_is_and_what_its_options_mean(name):
 
 
 def test_the_options_of_every_set_are_documented():
-    for option in fields(Choice):
-        assert f"        {option.name}: " in (Choice.__doc__ or "")
+    for option in fields(Selection):
+        assert f"        {option.name}: " in (Selection.__doc__ or "")
 
 
 def test_data_sets_stay_out_of_the_way_until_asked_for():
@@ -122,12 +122,15 @@ def test_a_variable_may_name_the_folder_of_data_sets(tmp_path, monkeypatch):
         ("shape", RecipeError, "did you mean 'shapes'"),
         ("shapes(cuont=3)", RecipeError, "no option called 'cuont' in shapes; it has count"),
         ("shapes(count='three')", RecipeError, "count='three'"),
-        ("shapes(variant='dirty')", RecipeError, "variant='dirty'"),
+        ("shapes(variant='dirty')", RecipeError, "shapes got variant='dirty'; choose from clean, shortcut, conflict"),
         ("shapes(limit=0)", RecipeError, "limit=0"),
-        ("shapes(count=1, count=2)", (RecipeError, InputError), "shapes"),
+        ("shapes(count=1, count=2)", RecipeError, "shapes got count twice"),
+        ("shapes(1, count=2)", RecipeError, "shapes got count twice"),
+        ("shapes(check='all')", RecipeError, "check='all'; choose from header, whole, none"),
         ("shapes(count=[1 for _ in 'x'])", RecipeError, "literals"),
         ("shapes(**{'count': 1})", RecipeError, r"\*\*"),
-        ("shapes(count=__import__('os').getpid())", RecipeError, "int"),
+        ("shapes(count=__import__('os').getpid())", RecipeError, "names and literals only"),
+        ("shapes(count=three)", RecipeError, "count=three; options are literals"),
         ("__import__('os').getcwd()", InputError, "neither a data set nor a path"),
         ("imagenet", RecipeError, "imagenet needs root"),
         ("imagenet(root='nowhere')", InputError, "'nowhere', which does not exist"),
@@ -174,7 +177,7 @@ def test_a_limit_takes_the_first_and_a_seed_shuffles_the_whole_set(tmp_path):
     root = mini.labelled(tmp_path / "set", count=9)
     everything = open_dataset(root).ids
     assert open_dataset({"name": str(root), "limit": 4}).ids == everything[:4]
-    shuffled = [everything[place] for place in np.random.default_rng(43).permutation(9)]
+    shuffled = [everything[index] for index in np.random.default_rng(43).permutation(9)]
     assert open_dataset({"name": str(root), "seed": 43}).ids == tuple(shuffled)
     assert open_dataset({"name": str(root), "seed": 43, "limit": 4}).ids == tuple(shuffled[:4])
     assert open_dataset({"name": str(root), "limit": 99}).ids == everything

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from sightline.data.labelled import read_labelled
-from sightline.data.quads import CELLS, Tile, cell_regions, compose, fours, place_masks, quads, tiles
+from sightline.data.labels_csv import read_labels_csv
+from sightline.data.quads import CELLS, Tile, cell_regions, compose, groups_of_four, place_masks, quads, tiles
 from sightline.errors import InputError
 
 COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255), "white": (255, 255, 255)}
@@ -143,7 +143,7 @@ def test_the_limit_bounds_how_many_are_read(tmp_path):
     [
         (lambda: quads(some(3)), "needs four"),
         (lambda: quads(some(4), side=7), "even number"),
-        (lambda: fours(some(4) + some(4)), "two tiles are called '000'"),
+        (lambda: groups_of_four(some(4) + some(4)), "two tiles are called '000'"),
         (lambda: compose([plain("red")] * 3), "give four"),
         (lambda: compose([torch.zeros(2, 3, 4, 4)] * 4), "are needed"),
     ],
@@ -167,14 +167,14 @@ def folder_with(path, table, images=("a.jpg", "b.png"), masks=()):
 
 def test_a_folder_is_read_in_the_order_of_its_table(tmp_path):
     table = "file,label,vit_predicted,vit_label_probability\nb.png,3,3,0.9\na.jpg,4,1,0.25\n"
-    second, first = read_labelled(folder_with(tmp_path, table))
+    second, first = read_labels_csv(folder_with(tmp_path, table))
     assert (second.name, second.label, second.correct, second.confidence, second.mask) == ("b", 3, True, 0.9, None)
     assert (first.predicted, first.correct) == (1, False)
     assert tiles([second])[0].confidence == 0.9
 
 
 def test_stems_find_their_images_and_masks(tmp_path):
-    one, two = read_labelled(folder_with(tmp_path, "stem,imagenet_label\na,1\nb,2\n", masks=["b.png"]))
+    one, two = read_labels_csv(folder_with(tmp_path, "stem,imagenet_label\na,1\nb,2\n", masks=["b.png"]))
     assert (one.path.name, one.mask) == ("a.jpg", None)
     assert (two.path.name, two.mask) == ("b.png", tmp_path / "masks" / "b.png")
     assert two.predicted is None
@@ -194,20 +194,20 @@ def test_stems_find_their_images_and_masks(tmp_path):
 )
 def test_a_broken_table_is_one_sentence(tmp_path, table, said):
     with pytest.raises(InputError, match=said):
-        read_labelled(folder_with(tmp_path, table))
+        read_labels_csv(folder_with(tmp_path, table))
 
 
 def test_a_folder_without_a_table_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"has no labels\.csv"):
-        read_labelled(tmp_path)
+        read_labels_csv(tmp_path)
 
 
 # ---- the real sets ---------------------------------------------------------------------------------------------
 
 
 def test_forty_quads_come_of_the_photographs_that_the_model_knows(shared):
-    known = [one for one in read_labelled(shared / "data" / "imagenet-samples") if one.correct]
-    assert len(fours(tiles(known))) == 40
+    known = [one for one in read_labels_csv(shared / "data" / "imagenet-samples") if one.correct]
+    assert len(groups_of_four(tiles(known))) == 40
     quad = next(quads(tiles(known), limit=1))
     assert quad.image.shape == (3, 224, 224)
     assert quad.image.amin() >= 0
@@ -215,7 +215,7 @@ def test_forty_quads_come_of_the_photographs_that_the_model_knows(shared):
 
 
 def test_pets_make_quads_with_objects(shared):
-    quad = next(quads(tiles(read_labelled(shared / "data" / "pets")), distinct=True, limit=1))
+    quad = next(quads(tiles(read_labels_csv(shared / "data" / "pets")), distinct=True, limit=1))
     assert len(set(quad.classes)) == 4
     assert ((quad.objects == 1) <= (quad.regions == 1)).all()
     assert 0 < (quad.objects == 1).float().mean() < 0.25

@@ -9,14 +9,14 @@ from typing import Any
 
 from sightline.bench.plan import Plan
 from sightline.bench.unit import Block
-from sightline.data.dataset import DATASETS, Listed, open_dataset
+from sightline.data.dataset import DATASETS, Dataset, open_dataset
 
 __all__ = ["chosen", "deal", "open_images"]
 
 Given = str | dict[str, Any]
 
 
-def open_images(given: Given, base: str = "") -> Listed:
+def open_images(given: Given, base: str = "") -> Dataset:
     """Open what `chosen` returned; relative paths are looked up in `base` first."""
     return open_dataset(given, base=Path(base) if base else None)
 
@@ -48,12 +48,12 @@ def _takes(name: str, key: str) -> bool:
     return name not in DATASETS or key not in {field.name for field in fields(DATASETS[name].build)}  # type: ignore[arg-type]
 
 
-def deal(dataset: Listed, size: int, limit: int | None) -> tuple[Block, ...]:
+def deal(dataset: Dataset, size: int, limit: int | None) -> tuple[Block, ...]:
     """Cut a data set into blocks of images."""
     ids = dataset.ids[:limit]
     return tuple(_block(dataset, ids[first : first + size]) for first in range(0, len(ids), size))
 
 
-def _block(dataset: Listed, images: tuple[str, ...]) -> Block:
+def _block(dataset: Dataset, images: tuple[str, ...]) -> Block:
     part = replace(dataset, entries={image: dataset.entries[image] for image in images})
     return Block(images, part.digest())

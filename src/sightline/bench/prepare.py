@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from sightline.data.geometry import send_mask
+from sightline.data.mask_transform import transform_mask
 from sightline.data.source import Sample
 from sightline.errors import InputError
 from sightline.models.adapter import Adapter
@@ -34,7 +34,7 @@ def feed(model: Adapter, sample: Sample, resize: str = "model") -> tuple[Tensor,
     if model.preprocess is None:
         raise InputError(f"{model.name} does not say how its images are prepared; write resize = 'squash' in the plan")
     fed = model.preprocess(picture)
-    return fed, None if mask is None else send_mask(mask, model.preprocess)
+    return fed, None if mask is None else transform_mask(mask, model.preprocess)
 
 
 def _raw(picture: Image.Image) -> Tensor:

@@ -1,8 +1,8 @@
 """Photographs, masks, data sets and synthetic sets."""
 
 from sightline.data.dataset import DATASETS, Dataset, Sample, open_dataset
-from sightline.data.geometry import send_mask
 from sightline.data.images import find_images, read_image
+from sightline.data.mask_transform import transform_mask
 from sightline.data.masks import fit_mask, read_mask
 from sightline.data.shapes import Batch, Shapes
 
@@ -17,5 +17,5 @@ __all__ = [
     "open_dataset",
     "read_image",
     "read_mask",
-    "send_mask",
+    "transform_mask",
 ]

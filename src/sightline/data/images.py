@@ -124,11 +124,11 @@ def find_images(paths: Sequence[str | Path] | str | Path) -> list[Path]:
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
         raise InputError("no path was given; name an image, a folder or a pattern such as photos/*.jpg")
-    found: dict[Path, Path] = {}
+    files: dict[Path, Path] = {}
     for path in given:
         for file in _expand(path):
-            found.setdefault(file.resolve(), file)
-    return list(found.values())
+            files.setdefault(file.resolve(), file)
+    return list(files.values())
 
 
 def _expand(given: str | Path) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""Read masks of the evidence and bring them into the frame a model sees."""
+"""Read masks of the evidence; resize and crop them as preprocessing does the image."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from sightline.data.images import read_image
 from sightline.errors import InputError
 
-__all__ = ["BACKGROUND", "EVIDENCE", "IGNORE", "fit_mask", "mask_of", "read_mask"]
+__all__ = ["BACKGROUND", "EVIDENCE", "IGNORE", "fit_mask", "mask_of", "nearest_pixels", "read_mask"]
 
 EVIDENCE = 1
 BACKGROUND = 0
@@ -59,15 +59,15 @@ def fit_mask(mask: Tensor, *, image_size: tuple[int, int], resize: int, crop: in
         raise InputError(f"the mask is {came} and its image {needed} (height×width); give a mask of the same size")
     if not 0 < crop <= resize:
         raise InputError(f"a crop of {crop} does not fit a short side of {resize}; choose 0 < crop <= resize")
-    height, width = mask.shape
-    short = min(height, width)
-    rows = _nearest(height, resize * height // short, crop)
-    columns = _nearest(width, resize * width // short, crop)
-    return mask[rows.to(mask.device)][:, columns.to(mask.device)]
+    short = min(mask.shape)
+    for dim, length in enumerate(mask.shape):
+        resized = resize * length // short
+        kept = nearest_pixels(length, resized)[round((resized - crop) / 2) :][:crop]
+        mask = mask.index_select(dim, kept.to(mask.device))
+    return mask
 
 
-def _nearest(length: int, resized: int, crop: int) -> Tensor:
-    """Return which of `length` pixels stands nearest to each of the `crop` central ones out of `resized`."""
-    first = round((resized - crop) / 2)
-    centres = torch.arange(first, first + crop, dtype=torch.float64) + 0.5
+def nearest_pixels(length: int, resized: int) -> Tensor:
+    """Return which of `length` pixels is nearest to each of the `resized` pixels that take their room."""
+    centres = torch.arange(resized, dtype=torch.float64) + 0.5
     return (centres * length / resized).long().clamp(max=length - 1)

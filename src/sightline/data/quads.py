@@ -1,9 +1,9 @@
-"""Quads: four labelled pictures in one image, so that each class has a place where it should be found.
+"""Quads: four labelled images in one, each class in its own cell of the grid.
 
-The grid pointing game asks a map of each of the four classes to lie in its own cell. Every picture is squeezed into a
-quarter of the image, its sides scaled apart, in the order top left, top right, bottom left, bottom right; the pictures
-are sorted by name, shuffled by a seed and taken four by four :cite:p:`var2025`. Where pictures have masks, a quad also
-says where in its cell each object is.
+The grid pointing game asks that the map of each of the four classes lie in its own cell. Every image is resized to a
+quarter of the quad, whatever its shape, in the order top left, top right, bottom left, bottom right; the images are
+sorted by name, shuffled by a seed and taken four by four :cite:p:`var2025`. Where images have masks, a quad also says
+where in its cell each object is.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.data.images import read_image
-from sightline.data.labelled import Labelled
-from sightline.data.masks import read_mask
+from sightline.data.labels_csv import LabelledImage
+from sightline.data.masks import nearest_pixels, read_mask
 from sightline.errors import InputError
 
-__all__ = ["CELLS", "Quad", "Tile", "cell_regions", "compose", "fours", "place_masks", "quads", "tiles"]
+__all__ = ["CELLS", "Quad", "Tile", "cell_regions", "compose", "groups_of_four", "place_masks", "quads", "tiles"]
 
 CELLS = ("top left", "top right", "bottom left", "bottom right")
 Picture = Image.Image | str | Path | Tensor
 
 
 class Named(Protocol):
-    """What dealing needs to know of a picture."""
+    """Anything with a name and a class, which is all that grouping needs."""
 
     @property
     def name(self) -> str: ...
@@ -45,14 +45,14 @@ T = TypeVar("T", bound=Named)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tile:
-    """A picture that may go into a cell.
+    """A labelled image that may become a cell of a quad.
 
     Attributes:
         picture: a PIL image, a path, or a (3, height, width) tensor.
         label: its class.
         name: what it is sorted by, different for each.
-        mask: (height, width) of the picture's own size, 1 object, 0 background, -1 ignore; or its path; or None.
-        confidence: how probable a model thought the label, None where nobody says.
+        mask: (height, width) of the image's own size, 1 object, 0 background, -1 ignore; or its path; or None.
+        confidence: the probability a model gave the label, None where unknown.
     """
 
     picture: Picture
@@ -64,15 +64,15 @@ class Tile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quad:
-    """Four pictures in one image; whatever comes in fours is in the order of CELLS.
+    """Four images in one; whatever comes in fours is in the order of CELLS.
 
     Attributes:
         image: (3, side, side), in 0..1, or as `prepare` made it.
         classes: the four classes.
         regions: (4, side, side) int8, 1 in the cell and 0 elsewhere.
         objects: (4, side, side) int8, 1 on the object in the cell, -1 on what its mask ignores, 0 elsewhere; None
-            where a picture has no mask.
-        names: of the four pictures.
+            where an image has no mask.
+        names: of the four images.
     """
 
     image: Tensor
@@ -92,34 +92,34 @@ def quads(
     limit: int | None = None,
     prepare: Callable[[Tensor], Tensor] | None = None,
 ) -> Iterator[Quad]:
-    """Compose quads one after the other; no picture is used twice, and up to three are left over.
+    """Compose quads one after the other; no image is used twice, and up to three are left over.
 
     Args:
-        given: the pictures, in any order.
+        given: the images, in any order.
         side: of the image, an even number of pixels.
         seed: of the shuffle.
-        distinct: let no two pictures of a quad have the same class.
-        confidence: leave out pictures whose label was less probable than this.
+        distinct: let no two images of a quad have the same class.
+        confidence: leave out images whose label was less probable than this.
         limit: how many quads at most.
         prepare: what to do with each composed image, for instance a model's `normalise`.
     """
     _check_side(side)
     sure = [tile for tile in given if confidence <= 0 or _confidence(tile) >= confidence]
-    chosen = fours(sure, seed=seed, distinct=distinct)
-    if not chosen:
+    groups = groups_of_four(sure, seed=seed, distinct=distinct)
+    if not groups:
         raise InputError(f"got {len(sure)} pictures that fit, and a quad needs four; give more, or ask less of them")
-    return (_quad(four, side, prepare) for four in chosen[:limit])
+    return (_quad(group, side, prepare) for group in groups[:limit])
 
 
-def tiles(labelled: Iterable[Labelled]) -> list[Tile]:
-    """Return the photographs of a labelled folder as tiles."""
-    return [Tile(one.path, one.label, one.name, one.mask, one.confidence) for one in labelled]
+def tiles(labelled: Iterable[LabelledImage]) -> list[Tile]:
+    """Return the images of a labelled folder as tiles."""
+    return [Tile(image.path, image.label, image.name, image.mask, image.confidence) for image in labelled]
 
 
-def fours(given: Sequence[T], *, seed: int = 42, distinct: bool = False) -> list[tuple[T, T, T, T]]:
-    """Sort tiles by name, shuffle them by a seed, and deal them out four by four.
+def groups_of_four(given: Sequence[T], *, seed: int = 42, distinct: bool = False) -> list[tuple[T, T, T, T]]:
+    """Sort tiles by name, shuffle them by a seed, and group them four by four.
 
-    With `distinct` a tile whose class is already in the four being dealt goes to the next one that lacks it.
+    With `distinct` a tile whose class is already in an unfinished group goes to the next group that lacks it.
     """
     names = [tile.name for tile in given]
     if len(set(names)) != len(names):
@@ -127,18 +127,19 @@ def fours(given: Sequence[T], *, seed: int = 42, distinct: bool = False) -> list
         raise InputError(f"two tiles are called {twice!r}, so their order is not settled; give each its own name")
     ordered = sorted(given, key=lambda tile: tile.name)
     random.Random(seed).shuffle(ordered)
-    opened: list[list[T]] = []
-    dealt: list[tuple[T, T, T, T]] = []
+    unfinished: list[list[T]] = []
+    groups: list[tuple[T, T, T, T]] = []
     for tile in ordered:
-        four = next((one for one in opened if not (distinct and tile.label in {t.label for t in one})), None)
-        if four is None:
-            opened.append(four := [])
-        four.append(tile)
-        if len(four) == len(CELLS):
-            opened.remove(four)
-            first, second, third, fourth = four
-            dealt.append((first, second, third, fourth))
-    return dealt
+        fitting = (group for group in unfinished if not (distinct and tile.label in {t.label for t in group}))
+        group = next(fitting, None)
+        if group is None:
+            unfinished.append(group := [])
+        group.append(tile)
+        if len(group) == len(CELLS):
+            unfinished.remove(group)
+            first, second, third, fourth = group
+            groups.append((first, second, third, fourth))
+    return groups
 
 
 def compose(pictures: Sequence[Picture], side: int = 224) -> Tensor:
@@ -146,7 +147,9 @@ def compose(pictures: Sequence[Picture], side: int = 224) -> Tensor:
     _check_side(side)
     if len(pictures) != len(CELLS):
         raise InputError(f"got {len(pictures)} pictures for a quad; give four")
-    return _laid([_squeezed(picture, side // 2) for picture in pictures])
+    cells = [_resized(picture, side // 2) for picture in pictures]
+    top, bottom = (torch.cat(pair, dim=2) for pair in (cells[:2], cells[2:]))
+    return torch.cat([top, bottom], dim=1)
 
 
 def cell_regions(side: int = 224) -> Tensor:
@@ -161,27 +164,27 @@ def place_masks(masks: Sequence[Tensor], side: int = 224) -> Tensor:
     placed = torch.zeros(len(CELLS), side, side, dtype=torch.int8)
     for cell, mask in enumerate(masks):
         top, left = divmod(cell, 2)
-        rows, columns = (_nearest(length, half) for length in mask.shape)
+        rows, columns = (nearest_pixels(length, half) for length in mask.shape)
         placed[cell, top * half :, left * half :][:half, :half] = mask[rows][:, columns]
     return placed
 
 
-def _quad(four: Sequence[Tile], side: int, prepare: Callable[[Tensor], Tensor] | None) -> Quad:
-    image = compose([tile.picture for tile in four], side)
-    masks = [_mask(tile) for tile in four]
+def _quad(group: Sequence[Tile], side: int, prepare: Callable[[Tensor], Tensor] | None) -> Quad:
+    image = compose([tile.picture for tile in group], side)
+    masks = [_mask(tile) for tile in group]
     known = [mask for mask in masks if mask is not None]
-    one, two, three, last = four
+    first, second, third, fourth = group
     return Quad(
         image=image if prepare is None else prepare(image),
-        classes=(one.label, two.label, three.label, last.label),
+        classes=(first.label, second.label, third.label, fourth.label),
         regions=cell_regions(side),
         objects=place_masks(known, side) if len(known) == len(masks) else None,
-        names=(one.name, two.name, three.name, last.name),
+        names=(first.name, second.name, third.name, fourth.name),
     )
 
 
-def _squeezed(picture: Picture, half: int) -> Tensor:
-    """Scale a picture to a square, its sides apart, as a (3, half, half) tensor."""
+def _resized(picture: Picture, half: int) -> Tensor:
+    """Resize an image of any shape to a square, as a (3, half, half) tensor."""
     if isinstance(picture, Tensor):
         if picture.ndim != 3 or not picture.is_floating_point():
             raise InputError(
@@ -194,18 +197,8 @@ def _squeezed(picture: Picture, half: int) -> Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
-def _laid(cells: Sequence[Tensor]) -> Tensor:
-    top, bottom = (torch.cat(list(pair), dim=2) for pair in (cells[:2], cells[2:]))
-    return torch.cat([top, bottom], dim=1)
-
-
 def _mask(tile: Tile) -> Tensor | None:
     return read_mask(tile.mask) if isinstance(tile.mask, str | Path) else tile.mask
-
-
-def _nearest(length: int, wanted: int) -> Tensor:
-    """Return which of `length` pixels stands nearest to each of the `wanted` ones."""
-    return ((torch.arange(wanted) + 0.5) * length / wanted).long().clamp(max=length - 1)
 
 
 def _confidence(tile: Tile) -> float:

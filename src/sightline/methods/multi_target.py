@@ -19,6 +19,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from sightline.models.adapter import Adapter
+from sightline.options import HasOptions
 from sightline.registry import is_registered, spec_of
 from sightline.types import Attribution, Method, Passes, Target
 
@@ -49,7 +50,7 @@ class SupportsMultiTarget(Protocol):
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes: ...
 
 
-class MultiTarget(ABC):
+class MultiTarget(HasOptions, ABC):
     """A method written for several targets at once; one target is the list of one."""
 
     __slots__ = ()

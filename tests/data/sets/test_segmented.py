@@ -58,7 +58,7 @@ def test_the_shuffle_of_imagenet_s_comes_before_its_filter(tmp_path):
             source = root / folder / mini.SYNSETS[2 if number % 2 else 0] / f"{mini.val_name(1 if number % 2 else 3)}"
             shutil.copy(source.with_suffix(f".{suffix}"), source.with_name(f"{mini.val_name(number)}.{suffix}"))
     masks = sorted((root / "validation-segmentation").rglob("*.png"))
-    permuted = [masks[place].stem for place in np.random.default_rng(42).permutation(len(masks))]
+    permuted = [masks[index].stem for index in np.random.default_rng(42).permutation(len(masks))]
     kept = {mini.val_name(number) for number in (1, 2, 5, 7, 9, 11)}
     found = opened("imagenet_s", root, protocol="skipplus", resize=16, crop=16)
     assert found.ids == tuple(name for name in permuted if name in kept)

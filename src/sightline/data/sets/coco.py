@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from sightline.data.annotations import annotation_mask, box_mask
-from sightline.data.lists import first_of, read_json
+from sightline.data.annotation_files import first_existing, read_csv, read_json
+from sightline.data.coco_masks import annotation_mask, box_mask
 from sightline.data.sets.imagenet_classes import class_of_synset
-from sightline.data.source import DATASETS, Entry, Listing, Mask, Sample, Source, inside, is_file_in
+from sightline.data.source import DATASETS, Entry, Listing, Mask, Sample, Source, file_problem, path_inside
 from sightline.errors import InputError, RecipeError
 
-__all__ = ["Coco", "drawn_mask", "read_annotations"]
+__all__ = ["Coco", "read_annotations", "region_mask"]
 
 # Categories for which ImageNet has a class of the same thing; the rest have none, or several.
 SYNSETS = {
@@ -46,7 +45,21 @@ SYNSETS = {
     "zebra": "n02391049",
 }
 
-Place = tuple[int, int, tuple[Mapping[str, Any], ...]]  # height, width, the annotations of the region
+Annotation = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AnnotatedImage:
+    """One image of an annotation file: its path, its size, and the annotations of its objects."""
+
+    path: Path
+    height: int
+    width: int
+    annotations: tuple[Annotation, ...]
+
+    def entry(self, id: str, label: int | None, annotations: Iterable[Annotation]) -> Entry:
+        """Return the entry of a region: the image with some of its annotations."""
+        return Entry(id, self.path, label, details=replace(self, annotations=tuple(annotations)))
 
 
 @DATASETS.register(
@@ -91,81 +104,79 @@ class Coco(Source):
 
     def listing(self) -> Listing:
         table = self.root / "annotations" / f"instances_{self.split}2017.json"
-        folder = first_of((self.root / f"{self.split}2017", self.root / "images" / f"{self.split}2017"), "the pictures")
-        pictures, names, skipped = read_annotations(first_of([table], "the annotations"), folder)
+        folder = first_existing(
+            (self.root / f"{self.split}2017", self.root / "images" / f"{self.split}2017"), "the pictures"
+        )
+        images, names, skipped = read_annotations(first_existing([table], "the annotations"), folder)
         classes = _classes(self.classes)
         entries: list[Entry] = []
-        for path, height, width, found in pictures:
-            if not found:
-                skipped.append((path.stem, "it has no annotation"))
+        for image in images:
+            if not image.annotations:
+                skipped.append((image.path.stem, "it has no annotation"))
             elif self.regions == "union":
-                entries.append(Entry(path.stem, path, place=(height, width, tuple(found))))
+                entries.append(image.entry(image.path.stem, None, image.annotations))
             else:
-                entries += _by_category(path, height, width, found, names, classes, skipped)
+                entries += _by_category(image, names, classes, skipped)
         return Listing(tuple(sorted(entries, key=lambda entry: entry.id)), tuple(skipped))
 
-    def refuse(self, entry: Entry) -> str | None:
+    def reject_reason(self, entry: Entry) -> str | None:
         if not self.least:
             return None
-        share = float(drawn_mask(entry, self.shape).mean())
+        share = float(region_mask(entry, self.shape).mean())
         return None if share >= self.least else f"its region covers {share:.1%} of the picture"
 
     def read(self, entry: Entry) -> Sample:
-        return Sample(entry.id, self.picture(entry), entry.label, drawn_mask(entry, self.shape))
+        return Sample(entry.id, self.stored_image(entry), entry.label, region_mask(entry, self.shape))
 
 
-def read_annotations(
-    table: Path, folder: Path
-) -> tuple[list[tuple[Path, int, int, list[Mapping[str, Any]]]], dict[int, str], list[tuple[str, str]]]:
-    """Read a file in COCO's format: pictures with their annotations, names of categories, and what is missing."""
-    told = read_json(table, ("images", "annotations", "categories"))
+def read_annotations(table: Path, folder: Path) -> tuple[list[AnnotatedImage], dict[int, str], list[tuple[str, str]]]:
+    """Read a file in COCO's format: images with their annotations, names of categories, and what is missing."""
+    content = read_json(table, ("images", "annotations", "categories"))
     try:
-        names = {int(one["id"]): str(one["name"]) for one in told["categories"]}
-        found: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
-        for one in told["annotations"]:
-            found[int(one["image_id"])].append(one)
-        pictures, skipped = [], []
-        for one in told["images"]:
-            name = str(one["file_name"])
-            if reason := is_file_in(folder, name):
+        names = {int(category["id"]): str(category["name"]) for category in content["categories"]}
+        by_image: dict[int, list[Annotation]] = defaultdict(list)
+        for annotation in content["annotations"]:
+            by_image[int(annotation["image_id"])].append(annotation)
+        images, skipped = [], []
+        for image in content["images"]:
+            name = str(image["file_name"])
+            if reason := file_problem(folder, name):
                 skipped.append((Path(name).stem, reason))
-            else:
-                pictures.append((inside(folder, name), int(one["height"]), int(one["width"]), found[int(one["id"])]))
+                continue
+            path, height, width = path_inside(folder, name), int(image["height"]), int(image["width"])
+            images.append(AnnotatedImage(path, height, width, tuple(by_image[int(image["id"])])))
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{table} lacks {error}, or holds something else there; restore it") from None
-    return pictures, names, skipped
+    return images, names, skipped
 
 
-def drawn_mask(entry: Entry, shape: str = "mask") -> Mask:
-    """Draw all annotations of an entry into one mask."""
-    height, width, annotations = entry.place
-    mask = np.zeros((height, width), dtype=np.bool_)
-    for one in annotations:
+def region_mask(entry: Entry, shape: str = "mask") -> Mask:
+    """Return the mask of an entry: the union of its annotations."""
+    image: AnnotatedImage = entry.details
+    mask = np.zeros((image.height, image.width), dtype=np.bool_)
+    for annotation in image.annotations:
         try:
-            drawn = one["bbox"] if shape == "box" else one["segmentation"]
-            mask |= box_mask(drawn, height, width) if shape == "box" else annotation_mask(drawn, height, width)
+            if shape == "box":
+                mask |= box_mask(annotation["bbox"], image.height, image.width)
+            else:
+                mask |= annotation_mask(annotation["segmentation"], image.height, image.width)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"an annotation of {entry.id!r} cannot be drawn: {error}") from error
     return mask.astype(np.int8)
 
 
 def _by_category(
-    path: Path,
-    height: int,
-    width: int,
-    found: Iterable[Mapping[str, Any]],
-    names: Mapping[int, str],
-    classes: Mapping[str, int],
-    skipped: list[tuple[str, str]],
+    image: AnnotatedImage, names: Mapping[int, str], classes: Mapping[str, int], skipped: list[tuple[str, str]]
 ) -> list[Entry]:
-    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for one in found:
-        groups[names.get(int(one["category_id"]), "?")].append(one)
+    """Return an entry for each category in the image that has an ImageNet class."""
+    groups: dict[str, list[Annotation]] = defaultdict(list)
+    for annotation in image.annotations:
+        groups[names.get(int(annotation["category_id"]), "?")].append(annotation)
     entries = []
     for name, group in groups.items():
-        id = f"{path.stem}-{name.replace(' ', '-')}"
+        id = f"{image.path.stem}-{name.replace(' ', '-')}"
         if name in classes:
-            entries.append(Entry(id, path, classes[name], place=(height, width, tuple(group))))
+            entries.append(image.entry(id, classes[name], group))
         else:
             skipped.append((id, f"no ImageNet class is known for {name!r}"))
     return entries
@@ -175,10 +186,10 @@ def _classes(table: Path | None) -> dict[str, int]:
     if table is None:
         known = {name: class_of_synset(synset) for name, synset in SYNSETS.items()}
         return {name: index for name, index in known.items() if index is not None}
+    advice = "give a CSV file with the columns category and class"
     try:
-        with table.open(newline="", encoding="utf-8-sig") as lines:
-            return {row["category"]: int(row["class"]) for row in csv.DictReader(lines)}
-    except (OSError, KeyError, TypeError, ValueError, csv.Error) as error:
-        raise InputError(
-            f"{table} cannot be read ({error}); give a CSV file with the columns category and class"
-        ) from None
+        return {row["category"]: int(row["class"]) for row in read_csv(table, advice)}
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{table} cannot be read ({error}); {advice}") from None

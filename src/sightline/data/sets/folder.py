@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from sightline.data.images import find_images, read_image
-from sightline.data.labelled import Labelled, read_labelled
+from sightline.data.labels_csv import LabelledImage, read_labels_csv
 from sightline.data.masks import read_mask
 from sightline.data.sets.imagenet_classes import class_of_synset
 from sightline.data.source import DATASETS, Entry, Listing, Sample, Source
@@ -78,13 +78,13 @@ class Folder(Source):
         return {folder: self._number(folder, meaning) for folder in folders}
 
     def _number(self, folder: str, meaning: str) -> int:
-        found = class_of_synset(folder) if meaning == "synsets" else int(folder) if folder.isdecimal() else None
-        if found is None:
+        number = class_of_synset(folder) if meaning == "synsets" else int(folder) if folder.isdecimal() else None
+        if number is None:
             raise InputError(
                 f"the folder {folder!r} of {self.root} is no class with labels={meaning!r}; rename it, or "
                 "choose labels='folders'"
             )
-        return found
+        return number
 
 
 @DATASETS.register(
@@ -114,19 +114,21 @@ class LabelledFolder(Source):
 
     def listing(self) -> Listing:
         skipped: list[tuple[str, str]] = []
-        found = read_labelled(self.root, skipped)
-        return Listing(tuple(self._entry(one) for one in found), tuple(skipped))
+        images = read_labels_csv(self.root, skipped)
+        return Listing(tuple(map(_entry, images)), tuple(skipped))
 
     def read(self, entry: Entry) -> Sample:
         assert entry.path is not None
         mask = None if entry.mask is None else read_mask(entry.mask).numpy()
         return Sample(entry.id, read_image(entry.path), entry.label, mask)
 
-    def refuse(self, entry: Entry) -> str | None:
+    def reject_reason(self, entry: Entry) -> str | None:
         if self.masked and (entry.mask is None or not (read_mask(entry.mask) == 1).any()):
             return "it has no mask, or one without evidence"
         return None
 
-    @staticmethod
-    def _entry(one: Labelled) -> Entry:
-        return Entry(one.name, one.path, one.label, one.mask, predicted=one.predicted, probability=one.confidence)
+
+def _entry(image: LabelledImage) -> Entry:
+    return Entry(
+        image.name, image.path, image.label, image.mask, predicted=image.predicted, probability=image.confidence
+    )

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sightline.data.lists import first_of, read_lines
-from sightline.data.source import DATASETS, Entry, Listing, Source, inside, is_file_in
+from sightline.data.annotation_files import first_existing, read_lines
+from sightline.data.source import DATASETS, Entry, Listing, Source, file_problem, path_inside
 
 __all__ = ["Food101"]
 
@@ -40,17 +40,17 @@ class Food101(Source):
 
     def listing(self) -> Listing:
         top = self.root / "food-101" if (self.root / "food-101").is_dir() else self.root
-        table = first_of([top / "meta" / f"{self.split}.txt"], "the list of pictures")
-        named = first_of([top / "meta" / "classes.txt"], "the list of classes")
+        table = first_existing([top / "meta" / f"{self.split}.txt"], "the list of pictures")
+        named = first_existing([top / "meta" / "classes.txt"], "the list of classes")
         classes = {name: index for index, name in enumerate(sorted(line[0] for line in read_lines(named)))}
         entries, skipped = [], []
         for name in (line[0] for line in read_lines(table)):
             label = classes.get(name.partition("/")[0])
-            reason = is_file_in(top / "images", f"{name}.jpg")
+            reason = file_problem(top / "images", f"{name}.jpg")
             if label is None:
                 reason = "its folder is none of the classes"
             if reason:
                 skipped.append((name, reason))
             else:
-                entries.append(Entry(name, inside(top / "images", f"{name}.jpg"), label))
+                entries.append(Entry(name, path_inside(top / "images", f"{name}.jpg"), label))
         return Listing(tuple(entries), tuple(skipped))

@@ -63,11 +63,11 @@ class Hub(Source):
             if column not in table.column_names:
                 raise InputError(f"{self.title()} has no column {column!r}; it has {', '.join(table.column_names)}")
         labels = table[self.label][:] if self.label else [None] * len(table)
-        entries = [Entry(f"{row:06d}", label=_class(label), place=row) for row, label in enumerate(labels)]
+        entries = [Entry(f"{row:06d}", label=_class(label), details=row) for row, label in enumerate(labels)]
         return Listing(tuple(entries))
 
     def read(self, entry: Entry) -> Sample:
-        row = self._table()[entry.place]
+        row = self._table()[entry.details]
         mask = None
         if self.mask:
             mask = mask_of(_picture(row[self.mask], f"the mask of row {entry.id}"), entry.id).numpy()

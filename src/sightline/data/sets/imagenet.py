@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from typing import Literal
 
 import numpy as np
 
+from sightline.data.annotation_files import first_existing, read_csv
 from sightline.data.images import find_images, peek_image
-from sightline.data.lists import first_of
 from sightline.data.sets.imagenet_classes import class_of_synset
-from sightline.data.sets.imagenet_truth import Numbering, read_truth
+from sightline.data.sets.imagenet_labels import Numbering, read_labels
 from sightline.data.source import DATASETS, Entry, Listing, Mask, Sample, Source
 from sightline.errors import InputError
 
@@ -81,19 +80,19 @@ class ImageNet(Source):
         if layout == "folders":
             return _by_folder(folder)
         if layout == "kaggle":
-            places = (self.root / "LOC_val_solution.csv", self.root / "ILSVRC" / "LOC_val_solution.csv")
-            return _by_solution(folder, first_of(places, "the file with the classes"))
-        truth, skipped = read_truth(folder, self.truth, self.numbering, self.meta)
-        return _listing(_files(folder), truth, {}, skipped)
+            tables = (self.root / "LOC_val_solution.csv", self.root / "ILSVRC" / "LOC_val_solution.csv")
+            return _by_solution(folder, first_existing(tables, "the file with the classes"))
+        labels, skipped = read_labels(folder, self.truth, self.numbering, self.meta)
+        return _listing(_files(folder), labels, {}, skipped)
 
-    def refuse(self, entry: Entry) -> str | None:
+    def reject_reason(self, entry: Entry) -> str | None:
         if self.rgb and entry.path is not None and (mode := peek_image(entry.path)[0]) != "RGB":
             return f"it is stored as {mode}, not RGB"
         return None
 
     def read(self, entry: Entry) -> Sample:
-        image = self.picture(entry)
-        mask = _box_mask(entry.place, image.height, image.width) if self.mask == "boxes" else None
+        image = self.stored_image(entry)
+        mask = _box_mask(entry.details, image.height, image.width) if self.mask == "boxes" else None
         return Sample(entry.id, image, entry.label, mask)
 
 
@@ -106,12 +105,12 @@ def _find_layout(root: Path, layout: Layout) -> tuple[str, Path]:
     """Return the layout and the folder in which its pictures lie."""
     kaggle = next((root / name for name in _KAGGLE if (root / name).is_dir()), None)
     if layout == "kaggle" or (layout == "auto" and kaggle is not None):
-        return "kaggle", kaggle or first_of((root / name for name in _KAGGLE), "the folder of the kaggle layout")
+        return "kaggle", kaggle or first_existing((root / name for name in _KAGGLE), "the folder of the kaggle layout")
     folder = root / "val" if (root / "val").is_dir() else root
     if not folder.is_dir():
         raise InputError(f"{root} is not a folder; give the folder of ImageNet's validation set")
     if layout == "auto":
-        classes = any(class_of_synset(one.name) is not None and one.is_dir() for one in folder.iterdir())
+        classes = any(class_of_synset(path.name) is not None and path.is_dir() for path in folder.iterdir())
         layout = "folders" if classes else "flat"
     return layout, folder
 
@@ -129,31 +128,27 @@ def _by_folder(folder: Path) -> Listing:
 
 def _by_solution(folder: Path, table: Path) -> Listing:
     """Read LOC_val_solution.csv: for each picture a synset and a box, once or several times."""
-    truth: dict[str, int | None] = {}
+    labels: dict[str, int | None] = {}
     boxes: dict[str, list[Box]] = {}
     skipped: list[tuple[str, str]] = []
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as lines:
-            rows = list(csv.DictReader(lines))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{table} cannot be read ({error}); restore it") from error
-    for row in rows:
-        name, told = row.get("ImageId") or "", (row.get("PredictionString") or "").split()
-        label = class_of_synset(told[0]) if told else None
+    for row in read_csv(table, "restore it"):
+        name, words = row.get("ImageId") or "", (row.get("PredictionString") or "").split()
+        label = class_of_synset(words[0]) if words else None
         if label is None or not name:
             skipped.append((name or "?", f"{table.name} tells no synset of ImageNet for it"))
             continue
-        truth[name] = label
-        boxes[name] = [box for synset, box in _boxes(told) if synset == told[0]]
-    return _listing(_files(folder), truth, boxes, skipped)
+        labels[name] = label
+        boxes[name] = [box for synset, box in _boxes(words) if synset == words[0]]
+    return _listing(_files(folder), labels, boxes, skipped)
 
 
-def _boxes(told: list[str]) -> Iterator[tuple[str, Box]]:
-    for start in range(0, len(told) - 4, 5):
-        numbers = told[start + 1 : start + 5]
+def _boxes(words: list[str]) -> Iterator[tuple[str, Box]]:
+    """Yield each synset and its box, five words of the table."""
+    for start in range(0, len(words) - 4, 5):
+        numbers = words[start + 1 : start + 5]
         if all(re.fullmatch(r"-?\d+", number) for number in numbers):
             left, top, right, bottom = map(int, numbers)
-            yield told[start], (left, top, right, bottom)
+            yield words[start], (left, top, right, bottom)
 
 
 def _box_mask(boxes: list[Box], height: int, width: int) -> Mask:
@@ -165,13 +160,14 @@ def _box_mask(boxes: list[Box], height: int, width: int) -> Mask:
 
 def _listing(
     files: Mapping[str, Path],
-    truth: Mapping[str, int | None],
+    labels: Mapping[str, int | None],
     boxes: Mapping[str, list[Box]],
     skipped: list[tuple[str, str]],
 ) -> Listing:
     """Put files and classes together, in the order of names; what lacks either is left out and named."""
     named = {name for name, _ in skipped}
-    left = [(name, "its class is not told") for name in files if name not in truth and name not in named]
-    left += [(name, "its file is missing") for name in truth if name not in files]
-    entries = (Entry(name, files[name], truth[name], place=boxes.get(name)) for name in sorted(files) if name in truth)
-    return Listing(tuple(entries), (*skipped, *sorted(left)))
+    missing = [(name, "its class is not told") for name in files if name not in labels and name not in named]
+    missing += [(name, "its file is missing") for name in labels if name not in files]
+    known = [name for name in sorted(files) if name in labels]
+    entries = (Entry(name, files[name], labels[name], details=boxes.get(name)) for name in known)
+    return Listing(tuple(entries), (*skipped, *sorted(missing)))

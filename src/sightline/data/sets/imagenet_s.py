@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sightline.data.annotation_files import first_existing, read_lines
 from sightline.data.images import read_image
-from sightline.data.lists import first_of, read_lines
 from sightline.data.masks import fit_mask
 from sightline.data.sets.imagenet import validation_files
 from sightline.data.sets.imagenet_classes import class_of_synset
@@ -65,7 +65,7 @@ class ImageNetS(Source):
             raise RecipeError(f"got crop={self.crop}, resize={self.resize}; choose 0 < crop <= resize")
 
     def listing(self) -> Listing:
-        folder = first_of([self.root / "validation-segmentation"], "the folder of masks")
+        folder = first_existing([self.root / "validation-segmentation"], "the folder of masks")
         masks = sorted(path for path in folder.rglob("*.png") if not path.name.startswith("."))
         if not masks:
             raise InputError(f"{folder} holds no mask; give the folder of ImageNet-S")
@@ -75,7 +75,7 @@ class ImageNetS(Source):
         missing = [(path.stem, "its photograph is missing") for path in masks if path.stem not in files]
         return Listing(tuple(entries), tuple(missing))
 
-    def refuse(self, entry: Entry) -> str | None:
+    def reject_reason(self, entry: Entry) -> str | None:
         category, share = self._largest(self._ids(entry))
         if category is None:
             return "what the model sees holds no class"
@@ -88,7 +88,7 @@ class ImageNetS(Source):
             raise InputError(f"what the model sees of {entry.id!r} holds no class")
         mask = (ids == category).astype(np.int8)
         mask[ids == IGNORED] = -1
-        return Sample(entry.id, self.picture(entry), class_of_synset(self._categories()[category - 1]), mask)
+        return Sample(entry.id, self.stored_image(entry), class_of_synset(self._categories()[category - 1]), mask)
 
     def _ids(self, entry: Entry) -> Ids:
         """Return the category of each pixel."""
@@ -104,18 +104,18 @@ class ImageNetS(Source):
         """Return the category that covers most of what the model sees, and its share."""
         height, width = ids.shape
         seen = fit_mask(torch.from_numpy(ids), image_size=(height, width), resize=self.resize, crop=self.crop).numpy()
-        found, counts = np.unique(seen, return_counts=True)
-        pairs = [(int(n), int(one)) for one, n in zip(found, counts, strict=True) if one not in (OTHER, IGNORED)]
-        if not pairs:
-            return None, 0.0
-        count, category = max(pairs, key=lambda pair: (pair[0], -pair[1]))
-        return category, count / seen.size
+        categories, counts = np.unique(seen, return_counts=True)
+        pixels = {int(category): int(count) for category, count in zip(categories, counts, strict=True)}
+        largest = max(
+            pixels.keys() - {OTHER, IGNORED}, key=lambda category: (pixels[category], -category), default=None
+        )
+        return largest, pixels[largest] / seen.size if largest is not None else 0.0
 
     def _categories(self) -> tuple[str, ...]:
-        found = sorted(self.root.glob("ImageNetS_categories_im*.txt"))
-        if not found:
+        lists = sorted(self.root.glob("ImageNetS_categories_im*.txt"))
+        if not lists:
             raise InputError(f"{self.root} has no ImageNetS_categories_im919.txt, which names the categories; add it")
-        return _read_categories(found[-1])
+        return _read_categories(lists[-1])
 
 
 @lru_cache(maxsize=8)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from sightline.data.annotation_files import first_existing
 from sightline.data.images import MAX_PIXELS
-from sightline.data.lists import first_of
 from sightline.data.source import DATASETS, Entry, Listing, Sample, Source
 from sightline.errors import InputError
 from sightline.extras import require
@@ -45,12 +45,12 @@ class ImageNetSegmentation(Source):
     def listing(self) -> Listing:
         with _opened(self._file()) as file:
             count = int(_item(file, "value/img").shape[0])
-        return Listing(tuple(Entry(f"segmented-{row:04d}", place=row) for row in range(count)))
+        return Listing(tuple(Entry(f"segmented-{row:04d}", details=row) for row in range(count)))
 
     def read(self, entry: Entry) -> Sample:
         with _opened(self._file()) as file:
-            pixels = _pixels(file[_item(file, "value/img")[entry.place, 0]])
-            cell = file[_item(file, "value/gt")[entry.place, 0]]
+            pixels = _pixels(file[_item(file, "value/img")[entry.details, 0]])
+            cell = file[_item(file, "value/gt")[entry.details, 0]]
             mask = _pixels(file[cell[0, 0]])
         if pixels.ndim != 3 or pixels.shape[0] != 3 or mask.ndim != 2:
             raise InputError(
@@ -63,7 +63,7 @@ class ImageNetSegmentation(Source):
         return Sample(entry.id, image, None, np.ascontiguousarray(mask.T).astype(np.int8))
 
     def _file(self) -> Path:
-        return first_of([self.root / "gtsegs_ijcv.mat"], "the file") if self.root.is_dir() else self.root
+        return first_existing([self.root / "gtsegs_ijcv.mat"], "the file") if self.root.is_dir() else self.root
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from sightline.data.annotation_files import first_existing
 from sightline.data.images import find_images
-from sightline.data.lists import first_of
 from sightline.data.source import DATASETS, Entry, Listing, Source
 
 __all__ = ["Mura"]
@@ -42,8 +42,8 @@ class Mura(Source):
     part: str = ""
 
     def listing(self) -> Listing:
-        places = (self.root / "MURA-v1.1" / self.split, self.root / self.split)
-        top = first_of(places, "the folder of radiographs")
+        folders = (self.root / "MURA-v1.1" / self.split, self.root / self.split)
+        top = first_existing(folders, "the folder of radiographs")
         entries, skipped = [], []
         for path in find_images(top):
             name = path.relative_to(top)

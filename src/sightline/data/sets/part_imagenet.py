@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sightline.data.lists import first_of
-from sightline.data.sets.coco import drawn_mask, read_annotations
+from sightline.data.annotation_files import first_existing
+from sightline.data.sets.coco import read_annotations, region_mask
 from sightline.data.sets.imagenet_classes import class_of_synset
 from sightline.data.source import DATASETS, Entry, Listing, Sample, Source
 
@@ -43,20 +43,20 @@ class PartImageNet(Source):
 
     def listing(self) -> Listing:
         top = self.root / "annotations"
-        table = first_of((top / f"{self.split}.json", top / self.split / f"{self.split}.json"), "the annotations")
-        folder = first_of((self.root / "images" / self.split, self.root / self.split), "the pictures")
-        pictures, names, skipped = read_annotations(table, folder)
-        entries = []
-        for path, height, width, found in pictures:
-            parts = [one for one in found if self.part.casefold() in names.get(one["category_id"], "").casefold()]
-            label = class_of_synset(path.name.partition("_")[0])
+        table = first_existing((top / f"{self.split}.json", top / self.split / f"{self.split}.json"), "the annotations")
+        folder = first_existing((self.root / "images" / self.split, self.root / self.split), "the pictures")
+        images, names, skipped = read_annotations(table, folder)
+        entries, wanted = [], self.part.casefold()
+        for image in images:
+            parts = [part for part in image.annotations if wanted in names.get(part["category_id"], "").casefold()]
+            label, id = class_of_synset(image.path.name.partition("_")[0]), image.path.stem
             if label is None:
-                skipped.append((path.stem, "its name holds no synset of ImageNet"))
+                skipped.append((id, "its name holds no synset of ImageNet"))
             elif not parts:
-                skipped.append((path.stem, f"it has no part {self.part!r}" if self.part else "it has no annotation"))
+                skipped.append((id, f"it has no part {self.part!r}" if self.part else "it has no annotation"))
             else:
-                entries.append(Entry(path.stem, path, label, place=(height, width, tuple(parts))))
+                entries.append(image.entry(id, label, parts))
         return Listing(tuple(sorted(entries, key=lambda entry: entry.id)), tuple(skipped))
 
     def read(self, entry: Entry) -> Sample:
-        return Sample(entry.id, self.picture(entry), entry.label, drawn_mask(entry))
+        return Sample(entry.id, self.stored_image(entry), entry.label, region_mask(entry))

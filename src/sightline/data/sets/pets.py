@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from sightline.data.annotation_files import first_existing, read_lines
 from sightline.data.images import read_indices
-from sightline.data.lists import first_of, read_lines
-from sightline.data.source import DATASETS, Entry, Listing, Sample, Source, inside, is_file_in
+from sightline.data.source import DATASETS, Entry, Listing, Sample, Source, file_problem, path_inside
 from sightline.errors import InputError
 
 __all__ = ["Pets"]
@@ -49,26 +49,26 @@ class Pets(Source):
 
     def listing(self) -> Listing:
         top = self.root / "oxford-iiit-pet" if (self.root / "oxford-iiit-pet").is_dir() else self.root
-        table = first_of([top / "annotations" / f"{self.split}.txt"], "the list of pictures")
+        table = first_existing([top / "annotations" / f"{self.split}.txt"], "the list of pictures")
         maps = top / "annotations" / "trimaps"
         entries, skipped = [], []
         for name, *numbers in read_lines(table):
-            reason = is_file_in(top / "images", f"{name}.jpg")
-            reason = reason or (is_file_in(maps, f"{name}.png") if self.masks else None)
+            reason = file_problem(top / "images", f"{name}.jpg")
+            reason = reason or (file_problem(maps, f"{name}.png") if self.masks else None)
             if reason is None and not (numbers and numbers[0].isdecimal() and 1 <= int(numbers[0]) <= BREEDS):
                 reason = f"{table.name} tells no breed from 1 to {BREEDS} for it"
             if reason:
                 skipped.append((name, reason))
                 continue
-            mask = inside(maps, f"{name}.png") if self.masks else None
-            entries.append(Entry(name, inside(top / "images", f"{name}.jpg"), int(numbers[0]) - 1, mask))
+            mask = path_inside(maps, f"{name}.png") if self.masks else None
+            entries.append(Entry(name, path_inside(top / "images", f"{name}.jpg"), int(numbers[0]) - 1, mask))
         return Listing(tuple(entries), tuple(skipped))
 
     def read(self, entry: Entry) -> Sample:
         if entry.mask is None:
-            return Sample(entry.id, self.picture(entry), entry.label)
+            return Sample(entry.id, self.stored_image(entry), entry.label)
         trimap = read_indices(entry.mask)
         if strange := sorted(set(np.unique(trimap).tolist()) - {PET, BACKGROUND, BORDER}):
             raise InputError(f"the trimap {entry.mask} holds {strange[0]}; it has 1, 2 and 3 only; restore it")
         mask = np.select([trimap == PET, trimap == BORDER], [1, -1], 0).astype(np.int8)
-        return Sample(entry.id, self.picture(entry), entry.label, mask)
+        return Sample(entry.id, self.stored_image(entry), entry.label, mask)

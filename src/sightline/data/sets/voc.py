@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from sightline.data.annotation_files import first_existing, read_lines
 from sightline.data.images import read_indices
-from sightline.data.lists import first_of, read_lines
-from sightline.data.source import DATASETS, Entry, Listing, Mask, Sample, Source, inside, is_file_in
+from sightline.data.source import DATASETS, Entry, Listing, Mask, Sample, Source, file_problem, path_inside
 from sightline.errors import InputError
 
 __all__ = ["Voc"]
@@ -35,7 +35,7 @@ BORDER = 255
 class Voc(Source):
     """PASCAL VOC 2012: 1449 photographs of twenty categories with the category of each pixel.
 
-    Its categories are not ImageNet's, so pictures have no label unless asked for.
+    Its categories are not ImageNet's, so images have no label unless asked for.
 
     Attributes:
         root: the folder that holds VOCdevkit, or VOC2012.
@@ -51,17 +51,17 @@ class Voc(Source):
     label: Literal["none", "largest"] = "none"
 
     def listing(self) -> Listing:
-        places = (self.root / "VOCdevkit" / "VOC2012", self.root / "VOC2012", self.root)
-        top = first_of((place / "ImageSets" for place in places), "the folder of lists").parent
-        table = first_of([top / "ImageSets" / "Segmentation" / f"{self.split}.txt"], "the list of pictures")
+        folders = (self.root / "VOCdevkit" / "VOC2012", self.root / "VOC2012", self.root)
+        top = first_existing((folder / "ImageSets" for folder in folders), "the folder of lists").parent
+        table = first_existing([top / "ImageSets" / "Segmentation" / f"{self.split}.txt"], "the list of pictures")
         images, masks = top / "JPEGImages", top / "SegmentationClass"
         entries, skipped = [], []
         for name in (line[0] for line in read_lines(table)):
-            reason = is_file_in(images, f"{name}.jpg") or is_file_in(masks, f"{name}.png")
+            reason = file_problem(images, f"{name}.jpg") or file_problem(masks, f"{name}.png")
             if reason:
                 skipped.append((name, reason))
             else:
-                entries.append(Entry(name, inside(images, f"{name}.jpg"), mask=inside(masks, f"{name}.png")))
+                entries.append(Entry(name, path_inside(images, f"{name}.jpg"), mask=path_inside(masks, f"{name}.png")))
         return Listing(tuple(entries), tuple(skipped))
 
     def read(self, entry: Entry) -> Sample:
@@ -79,4 +79,4 @@ class Voc(Source):
             objects = (numbers == label).astype(np.int8)
             label -= 1
         objects[numbers == BORDER] = {"ignore": -1, "object": 1, "background": 0}[self.border]
-        return Sample(entry.id, self.picture(entry), label, objects)
+        return Sample(entry.id, self.stored_image(entry), label, objects)

@@ -19,6 +19,7 @@ from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer
+from sightline.options import HasOptions
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
 
@@ -127,7 +128,7 @@ class RawAttention(MultiTarget):
     parity="authors' code of chefer2021transformer and vit-explain, random and real ViT, 1e-4",
 )
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class Rollout(HasOptions):
     r"""Attention rollout: attention followed through the residual stream of all blocks.
 
     .. math:: A = r^\top \prod_{\ell=L-1}^{\text{start}} \tfrac12\Bigl(I + \frac1H\sum_h P_{\ell,h}\Bigr)

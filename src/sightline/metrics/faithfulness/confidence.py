@@ -11,6 +11,7 @@ from torch import Tensor
 from sightline.metrics.case import Case, Measurement, flags_where, join_flags
 from sightline.metrics.magnitude import power_of_two
 from sightline.models.adapter import Adapter
+from sightline.options import HasOptions
 from sightline.perturb.curve import Score, read_scores, scored
 from sightline.perturb.fill import FillName, make_fill
 from sightline.registry import METRICS
@@ -21,7 +22,7 @@ PARITY = "jacobgil/pytorch-grad-cam: drop and increase of probability and logit 
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(HasOptions):
     """Compare the score of the image with that of the image seen through its map."""
 
     fill: FillName = "black"

@@ -18,6 +18,7 @@ from sightline.metrics.case import Case, Measurement, flags_where, join_flags
 from sightline.metrics.localisation.pointing import average_precision
 from sightline.metrics.magnitude import power_of_two
 from sightline.models.adapter import Adapter
+from sightline.options import HasOptions
 from sightline.registry import METRICS
 from sightline.types import Passes
 
@@ -141,7 +142,7 @@ class MeanAp:
     parity=PARITY,
 )
 @dataclass(frozen=True, slots=True)
-class MeanF1:
+class MeanF1(HasOptions):
     r"""F1 of the map, cut at its mean, averaged over the rows of the image.
 
     .. math:: \frac{1}{H} \sum_{h=1}^{H} \frac{2\,|P_h \cap M_h|}{|P_h| + |M_h|}

@@ -13,6 +13,7 @@ from sightline.metrics.again import maps_again
 from sightline.metrics.case import Case, Measurement
 from sightline.metrics.similarity import SIMILARITIES, Similarity
 from sightline.models.adapter import Adapter
+from sightline.options import HasOptions
 from sightline.registry import METRICS
 from sightline.seeds import generators
 from sightline.types import Logit, LogProbability, Passes, Probability, Target
@@ -30,7 +31,7 @@ Against = Literal["random", "likeliest", "unlikeliest"]
     parity="closed form; the similarities are scipy's and scikit-image's",
 )
 @dataclass(frozen=True, slots=True)
-class RandomLogit:
+class RandomLogit(HasOptions):
     r"""Similarity of the map to the same method's map for another class.
 
     .. math:: \operatorname{sim}\bigl(a(f, c),\, a(f, c')\bigr), \qquad c' \ne c

@@ -1,7 +1,8 @@
-"""Read the lists that data sets come with: lines of text, JSON tables, whichever of several files is there."""
+"""Read the files that data sets come with: lines of text, JSON, CSV, whichever of several paths exists."""
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,17 +10,16 @@ from typing import Any
 
 from sightline.errors import InputError
 
-__all__ = ["first_of", "read_json", "read_lines"]
+__all__ = ["first_existing", "read_csv", "read_json", "read_lines"]
 
 
-def first_of(candidates: Iterable[Path], what: str) -> Path:
+def first_existing(candidates: Iterable[Path], what: str) -> Path:
     """Return the first path that exists, or say what is missing and where it was looked for."""
     tried = list(candidates)
-    found = next((path for path in tried if path.exists()), None)
-    if found is None:
-        places = ", ".join(str(path) for path in tried)
-        raise InputError(f"{what} is missing; looked for {places}")
-    return found
+    existing = next((path for path in tried if path.exists()), None)
+    if existing is None:
+        raise InputError(f"{what} is missing; looked for {', '.join(map(str, tried))}")
+    return existing
 
 
 def read_lines(path: Path) -> list[list[str]]:
@@ -31,13 +31,22 @@ def read_lines(path: Path) -> list[list[str]]:
     return [line.split() for line in lines if line.strip() and not line.startswith("#")]
 
 
+def read_csv(path: Path, advice: str = "save it as CSV in UTF-8") -> list[dict[str, str]]:
+    """Return the rows of a CSV file by the names in its first line; row i is line i + 2 of the file."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            return list(csv.DictReader(lines))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read ({error}); {advice}") from error
+
+
 def read_json(path: Path, keys: Iterable[str]) -> dict[str, Any]:
     """Return a JSON object that has all these keys."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON ({error}); restore it") from error
-    missing = [key for key in keys if not isinstance(found, dict) or key not in found]
+    missing = [key for key in keys if not isinstance(content, dict) or key not in content]
     if missing:
         raise InputError(f"{path} has no {missing[0]!r}; give the annotation file as published")
-    return dict(found)
+    return dict(content)

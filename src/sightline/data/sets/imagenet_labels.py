@@ -1,8 +1,8 @@
-"""Which class each picture of ImageNet's flat layout has, whatever the file that tells it counts by.
+"""Labels of ImageNet's flat layout, read from either of the two files that hold them.
 
-Two files of the same look circulate. ``val.txt`` names each picture and its class from 0 to 999, synsets in
+Two files of the same look circulate. ``val.txt`` names each image and its class from 0 to 999, synsets in
 alphabetical order, which is how every model counts. The devkit's ``ILSVRC2012_validation_ground_truth.txt`` gives one
-number per picture from 1 to 1000, its ILSVRC id, which is in another order: less one it looks like a class and is wrong
+number per image from 1 to 1000, its ILSVRC id, which is in another order: less one it looks like a class and is wrong
 nearly everywhere. Only the devkit's meta.mat says which synset an id is.
 """
 
@@ -11,41 +11,43 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from sightline.data.lists import first_of, read_lines
+from sightline.data.annotation_files import first_existing, read_lines
 from sightline.data.sets.imagenet_classes import class_of_synset, synsets
 from sightline.errors import InputError
 
-__all__ = ["Numbering", "read_truth"]
+__all__ = ["Numbering", "read_labels"]
 
 Numbering = Literal["auto", "sorted", "devkit"]
-Truth = tuple[dict[str, int | None], list[tuple[str, str]]]
+Labels = tuple[dict[str, int | None], list[tuple[str, str]]]  # the class of each image; lines that could not be used
 
 NAMES = ("val.txt", "ILSVRC2012_validation_ground_truth.txt")
 FOLDERS = ("", "data", "ILSVRC2012_devkit_t12/data", "devkit/data")
 CLASSES = 1000
 
 
-def read_truth(folder: Path, path: Path | None, numbering: Numbering, meta: Path | None) -> Truth:
-    """Return the class of each picture by name without suffix, and the lines that could not be used.
+def read_labels(folder: Path, path: Path | None, numbering: Numbering, meta: Path | None) -> Labels:
+    """Return the class of each image by name without suffix, and the lines that could not be used.
 
     Raises:
         InputError: there is no such file, it is empty, or nobody says what its numbers mean.
     """
     if path is None:
         tops = (folder, folder.parent)
-        path = first_of((top / sub / name for name in NAMES for top in tops for sub in FOLDERS), "the file of classes")
+        path = first_existing(
+            (top / sub / name for name in NAMES for top in tops for sub in FOLDERS), "the file of classes"
+        )
     lines = read_lines(path)
     if not lines:
         raise InputError(f"{path} is empty; restore the file with the classes")
     named = len(lines[0]) >= 2
     if named:
-        told = [(line[0], line[1] if len(line) > 1 else "") for line in lines]
+        pairs = [(line[0], line[1] if len(line) > 1 else "") for line in lines]
     else:
-        told = [(f"ILSVRC2012_val_{number:08d}", line[0]) for number, line in enumerate(lines, start=1)]
-    ids = {int(word) for _, word in told if word.isdecimal()}
+        pairs = [(f"ILSVRC2012_val_{number:08d}", line[0]) for number, line in enumerate(lines, start=1)]
+    ids = {int(word) for _, word in pairs if word.isdecimal()}
     if _is_devkit(path, ids, numbering, named, meta):
-        return _classes(told, _devkit_classes(path, meta), path)
-    return _classes(told, {str(index): index for index in range(CLASSES)}, path)
+        return _labels(pairs, _devkit_classes(path, meta), path)
+    return _labels(pairs, {str(index): index for index in range(CLASSES)}, path)
 
 
 def _is_devkit(path: Path, ids: set[int], numbering: Numbering, named: bool, meta: Path | None) -> bool:
@@ -72,27 +74,28 @@ def _devkit_classes(path: Path, meta: Path | None) -> dict[str, int]:
     """Return the class of each ILSVRC id."""
     from scipy.io import loadmat
 
-    found = meta or first_of(
+    matlab_file = meta or first_existing(
         (top / sub / "meta.mat" for top in (path.parent, path.parent.parent) for sub in FOLDERS),
         f"{path.name} counts by ILSVRC ids, whose order only the devkit's meta.mat tells; it",
     )
     try:
-        table = loadmat(str(found), squeeze_me=True)["synsets"]
+        table = loadmat(str(matlab_file), squeeze_me=True)["synsets"]
         pairs = [(int(row["ILSVRC2012_ID"]), str(row["WNID"])) for row in table.reshape(-1)]
     except Exception as error:  # a damaged file fails in the middle of parsing, with nearly anything
-        raise InputError(f"{found} cannot be read as the devkit's meta.mat ({error}); restore it") from error
+        raise InputError(f"{matlab_file} cannot be read as the devkit's meta.mat ({error}); restore it") from error
     known = {str(number): class_of_synset(synset) for number, synset in pairs if number <= CLASSES}
     return {number: index for number, index in known.items() if index is not None}
 
 
-def _classes(told: list[tuple[str, str]], meaning: dict[str, int], path: Path) -> Truth:
-    truth: dict[str, int | None] = {}
+def _labels(pairs: list[tuple[str, str]], classes: dict[str, int], path: Path) -> Labels:
+    """Return the class of each pair of a file name and the word for its class: a number, or a synset."""
+    labels: dict[str, int | None] = {}
     skipped: list[tuple[str, str]] = []
-    for file, word in told:
+    for file, word in pairs:
         name = Path(file).stem
-        label = meaning.get(word) if word.isdecimal() else class_of_synset(word)
+        label = classes.get(word) if word.isdecimal() else class_of_synset(word)
         if label is None:
             skipped.append((name, f"{path.name} gives {word!r} as its class, which is none of {len(synsets())}"))
         else:
-            truth[name] = label
-    return truth, skipped
+            labels[name] = label
+    return labels, skipped

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.data.miniature import square
 
-from sightline.data.annotations import annotation_mask, box_mask, fill_polygon, read_counts, unroll
+from sightline.data.coco_masks import annotation_mask, box_mask, decode_rle, fill_polygon, rle_mask
 from sightline.errors import InputError
 
 
@@ -47,9 +47,9 @@ def test_several_polygons_are_one_object_and_parts_outside_are_cut_off():
 
 
 def test_run_lengths_go_down_the_columns_background_first():
-    mask = unroll([3, 2, 1], 2, 3)
+    mask = rle_mask([3, 2, 1], 2, 3)
     assert mask.tolist() == [[False, False, True], [False, True, False]]
-    assert unroll([0, 6], 2, 3).all()
+    assert rle_mask([0, 6], 2, 3).all()
 
 
 # encoded by COCO's own code: a rectangle, and noise drawn by numpy's generator of seed 1
@@ -97,4 +97,4 @@ def test_an_annotation_larger_than_any_picture_is_refused():
 
 
 def test_numbers_are_told_as_differences_from_the_fourth_on():
-    assert read_counts("01234") == [0, 1, 2, 4, 6]
+    assert decode_rle("01234") == [0, 1, 2, 4, 6]

@@ -1,4 +1,4 @@
-"""Read a folder of photographs whose classes, and perhaps masks, are known.
+"""Read ``labels.csv`` of a folder of labelled images.
 
 The folder holds ``images/``, perhaps ``masks/`` (one PNG for each image that has one, of the same name), and
 ``labels.csv`` with one row per image:
@@ -6,35 +6,35 @@ The folder holds ``images/``, perhaps ``masks/`` (one PNG for each image that ha
 =================================  ======================================================================
 ``file`` or ``stem``               the image's name in ``images/``, with or without its suffix
 ``label`` or ``imagenet_label``    its class, a number
-``predicted``, ``…_predicted``     the class a model gave it; may be missing
-``probability``, ``…_probability`` how probable that model thought the label; may be missing
+``predicted``, ``…_predicted``     the class a model predicted; may be missing
+``probability``, ``…_probability`` the probability that model gave the label; may be missing
 =================================  ======================================================================
 """
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sightline.data.annotation_files import read_csv
 from sightline.data.images import SUFFIXES
 from sightline.errors import InputError
 
-__all__ = ["Labelled", "read_labelled"]
+__all__ = ["LabelledImage", "read_labels_csv"]
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
-    """One photograph and what is known of it.
+class LabelledImage:
+    """One image of a labelled folder.
 
     Attributes:
         name: of the file, without its suffix.
         path: of the image.
         label: its class.
         mask: path of its mask, None where there is none.
-        predicted: the class a model gave it, None where nobody says.
-        confidence: how probable that model thought the label, None where nobody says.
+        predicted: the class a model predicted for it, None where unknown.
+        confidence: the probability that model gave the label, None where unknown.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Labelled:
         return self.predicted == self.label
 
 
-def read_labelled(folder: str | Path, skipped: list[tuple[str, str]] | None = None) -> list[Labelled]:
+def read_labels_csv(folder: str | Path, skipped: list[tuple[str, str]] | None = None) -> list[LabelledImage]:
     """Read ``labels.csv`` of a folder, in the order of its rows.
 
     Args:
@@ -64,30 +64,26 @@ def read_labelled(folder: str | Path, skipped: list[tuple[str, str]] | None = No
     table = folder / "labels.csv"
     if not table.is_file():
         raise InputError(f"{folder} has no labels.csv; give a folder with images/ and labels.csv")
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as lines:
-            rows = list(csv.DictReader(lines))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{table} cannot be read ({error}); save it as CSV in UTF-8") from error
+    rows = read_csv(table)
     if not rows:
         raise InputError(f"{table} has no row; list one image per row")
-    found = []
+    images = []
     for line, row in enumerate(rows, start=2):
         try:
-            found.append(_read_row(folder, row, line))
+            images.append(_read_row(folder, row, line))
         except InputError as error:
             if skipped is None:
                 raise
             skipped.append((row.get("file") or row.get("stem") or f"line {line}", str(error)))
-    return found
+    return images
 
 
-def _read_row(folder: Path, row: Mapping[str, str | None], line: int) -> Labelled:
+def _read_row(folder: Path, row: Mapping[str, str | None], line: int) -> LabelledImage:
     where = f"line {line} of {folder / 'labels.csv'}"
     path = _find(folder / "images", _needed(row, ("file", "stem"), where), where)
     mask = folder / "masks" / f"{path.stem}.png"
     predicted, confidence = _ending(row, "predicted"), _ending(row, "probability")
-    return Labelled(
+    return LabelledImage(
         name=path.stem,
         path=path,
         label=int(_number(_needed(row, ("label", "imagenet_label"), where), where)),
@@ -123,9 +119,8 @@ def _find(folder: Path, name: str, where: str) -> Path:
         raise InputError(f"{where} names {name!r}; give the name of a file in {folder}, not a path")
     if (folder / name).suffix.lower() in SUFFIXES and (folder / name).is_file():
         return folder / name
-    found = next(
-        (folder / f"{name}{suffix}" for suffix in sorted(SUFFIXES) if (folder / f"{name}{suffix}").is_file()), None
-    )
-    if found is None:
+    candidates = (folder / f"{name}{suffix}" for suffix in sorted(SUFFIXES))
+    path = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if path is None:
         raise InputError(f"{where} names {name!r}, and {folder} holds no such image; restore it or drop the row")
-    return found
+    return path

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
+from sightline.data.annotation_files import read_csv
 from sightline.data.images import read_image
 from sightline.data.masks import read_mask
-from sightline.data.source import DATASETS, Entry, Listing, Sample, Source, inside, is_file_in
+from sightline.data.source import DATASETS, Entry, Listing, Sample, Source, file_problem, path_inside
 from sightline.errors import InputError
 
-__all__ = ["Table"]
+__all__ = ["CsvFile"]
 
 FILE_COLUMNS = ("file", "path", "image", "filename")
 
@@ -27,7 +27,7 @@ FILE_COLUMNS = ("file", "path", "image", "filename")
     filters="confidence= leaves out pictures by the table's own columns predicted and probability",
 )
 @dataclass(frozen=True, slots=True)
-class Table(Source):
+class CsvFile(Source):
     """A CSV file that lists images, with labels, masks and predictions where it has those columns.
 
     A file is named by its path below the folder; a name that leads out of it is refused.
@@ -45,11 +45,7 @@ class Table(Source):
 
     def listing(self) -> Listing:
         folder = self.images or self.root.parent
-        try:
-            with self.root.open(newline="", encoding="utf-8-sig") as lines:
-                rows = list(csv.DictReader(lines))
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise InputError(f"{self.root} cannot be read ({error}); save it as CSV in UTF-8") from error
+        rows = read_csv(self.root)
         if not rows or not set(rows[0]) & set(FILE_COLUMNS):
             raise InputError(
                 f"{self.root} has no row, or no column {', '.join(FILE_COLUMNS)}; name one in its first line"
@@ -71,8 +67,8 @@ class Table(Source):
 
 def _entry(folder: Path, name: str, row: dict[str, str]) -> Entry:
     mask = row.get("mask") or None
-    for one in (name, mask):
-        if one is not None and (reason := is_file_in(folder, one)):
+    for file in (name, mask):
+        if file is not None and (reason := file_problem(folder, file)):
             raise InputError(reason)
     try:
         label, predicted = (int(row[key]) if row.get(key) else None for key in ("label", "predicted"))
@@ -81,9 +77,9 @@ def _entry(folder: Path, name: str, row: dict[str, str]) -> Entry:
         raise InputError(f"{error}; correct the number") from None
     return Entry(
         id=row.get("id") or Path(name).with_suffix("").as_posix(),
-        path=inside(folder, name),
+        path=path_inside(folder, name),
         label=label,
-        mask=None if mask is None else inside(folder, mask),
+        mask=None if mask is None else path_inside(folder, mask),
         predicted=predicted,
         probability=probability,
     )

@@ -1,4 +1,4 @@
-"""Turn the annotations of COCO and its kin, polygons and run lengths, into masks."""
+"""Masks from annotations in COCO's format: polygons, boxes and run-length encoding (RLE)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sightline.data.images import MAX_PIXELS
 from sightline.errors import InputError
 
-__all__ = ["annotation_mask", "box_mask", "fill_polygon", "read_counts", "unroll"]
+__all__ = ["annotation_mask", "box_mask", "decode_rle", "fill_polygon", "rle_mask"]
 
 Bools = NDArray[np.bool_]
 
@@ -28,7 +28,7 @@ def annotation_mask(segmentation: Any, height: int, width: int) -> Bools:
         size, counts = segmentation.get("size"), segmentation.get("counts")
         if list(size or ()) != [height, width]:
             raise InputError(f"run lengths of size {size} do not fit a picture of {height}×{width}; restore the file")
-        return unroll(read_counts(counts) if isinstance(counts, str) else counts, height, width)
+        return rle_mask(decode_rle(counts) if isinstance(counts, str) else counts, height, width)
     if not isinstance(segmentation, list):
         raise InputError(f"got {type(segmentation).__name__} as an annotation; polygons or run lengths are needed")
     mask = np.zeros((height, width), dtype=np.bool_)
@@ -60,7 +60,7 @@ def fill_polygon(points: Sequence[float], height: int, width: int) -> Bools:
     return np.asarray(flips.cumsum(axis=1)[:, :width] % 2 == 1)
 
 
-def unroll(counts: Any, height: int, width: int) -> Bools:
+def rle_mask(counts: Any, height: int, width: int) -> Bools:
     """Return the mask of run lengths: background and object in turn, down the columns, background first."""
     try:
         runs = np.asarray(counts, dtype=np.int64)
@@ -72,12 +72,12 @@ def unroll(counts: Any, height: int, width: int) -> Bools:
     return np.ascontiguousarray(np.repeat(values, runs).reshape(width, height).T)
 
 
-def read_counts(text: str) -> list[int]:
+def decode_rle(text: str) -> list[int]:
     """Return the run lengths that COCO packs into text.
 
     Each number is written in digits of five bits, lowest first, from the character '0' on; a sixth bit says that more
-    follow and the highest bit of the last digit is the sign. From the fourth number on the one two places before is
-    taken off.
+    follow and the highest bit of the last digit is the sign. From the fourth number on, what is written is the
+    difference to the number two before it.
     """
     counts: list[int] = []
     number, shift = 0, 0

@@ -1,4 +1,4 @@
-"""Pictures that the set makes itself: the synthetic shapes, and quads composed of four pictures of any labelled set."""
+"""Images made by code: the synthetic shapes, and quads composed of four images of any labelled set."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from sightline.data.listed import Listed
-from sightline.data.quads import CELLS, cell_regions, compose, fours, place_masks
+from sightline.data.quads import CELLS, cell_regions, compose, groups_of_four, place_masks
+from sightline.data.selection import Dataset
 from sightline.data.shapes import Shapes
 from sightline.data.source import DATASETS, Entry, Listing, Sample, Source
 from sightline.errors import InputError
 
-__all__ = ["DrawnShapes", "QuadSet"]
+__all__ = ["Quads", "SyntheticShapes"]
 
 
-@DATASETS.register("shapes", family="synthetic", layout="none: the pictures are drawn by code")
+@DATASETS.register("shapes", family="synthetic", layout="none: the images are drawn by code")
 @dataclass(frozen=True, slots=True)
-class DrawnShapes(Source):
+class SyntheticShapes(Source):
     """Coloured shapes among distractors, drawn by code, with exact masks of the evidence.
 
     Attributes:
-        count: how many pictures.
-        seed: another seed draws other pictures.
+        count: how many images.
+        seed: another seed draws other images.
         size: height and width in pixels.
         variant: 'clean', 'shortcut' (half of one class show a watermark in place of their shape) or 'conflict' (a shape
             of one class beside the watermark of another).
@@ -45,10 +45,10 @@ class DrawnShapes(Source):
         self._shapes()
 
     def listing(self) -> Listing:
-        return Listing(tuple(Entry(f"shape-{index:06d}", place=index) for index in range(self.count)))
+        return Listing(tuple(Entry(f"shape-{index:06d}", details=index) for index in range(self.count)))
 
     def read(self, entry: Entry) -> Sample:
-        drawn = self._shapes()[entry.place]
+        drawn = self._shapes()[entry.details]
         mask = drawn.evidence if self.evidence == "label" else drawn.shortcut
         pixels = torch.from_numpy(drawn.image).permute(2, 0, 1).float() / 255
         return Sample(entry.id, Image.fromarray(drawn.image), drawn.label, mask.astype(np.int8), pixels)
@@ -59,7 +59,7 @@ class DrawnShapes(Source):
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """What dealing needs to know of a picture."""
+    """An image of the inner set, by its id, with its class."""
 
     name: str
     label: int
@@ -78,21 +78,21 @@ class _Tile:
     "inner set with predictions= and confidence=0.99; here its grid has two by two cells",
 )
 @dataclass(frozen=True, slots=True)
-class QuadSet(Source):
-    """Four pictures of a labelled set in one, each class with the cell where it should be found.
+class Quads(Source):
+    """Four images of a labelled set in one, each class in its own cell of the grid.
 
     Every quad gives four samples, one per cell: the whole quad, the class of the cell, and the cell, or the object in
-    it, as the mask. No picture is used in two quads.
+    it, as the mask. No image is used in two quads.
 
     Attributes:
-        of: the set of the pictures, such as imagenet(root='…'), or its path.
+        of: the set of the images, such as imagenet(root='…'), or its path.
         side: of the quad in pixels, an even number.
-        seed: of the shuffle that deals pictures out.
-        distinct: let no two pictures of a quad have the same class.
+        seed: of the shuffle before images are taken four by four.
+        distinct: let no two images of a quad have the same class.
         region: what the mask shows: 'cell' the cell, 'object' the object's mask inside it.
     """
 
-    of: Listed
+    of: Dataset
     side: int = 224
     seed: int = 42
     distinct: bool = False
@@ -102,33 +102,34 @@ class QuadSet(Source):
         return f"quads of {self.of.name}"
 
     def listing(self) -> Listing:
-        labels = {one: self.of.label(one) for one in self.of.ids}
-        unknown = [one for one, label in labels.items() if label is None]
-        tiles = [_Tile(one, label) for one, label in labels.items() if label is not None]
-        dealt = fours(tiles, seed=self.seed, distinct=self.distinct)
-        entries = [
-            Entry(
-                f"quad-{number:04d}-{cell.replace(' ', '-')}", label=tile.label, place=(place, *(t.name for t in four))
-            )
-            for number, four in enumerate(dealt)
-            for place, (cell, tile) in enumerate(zip(CELLS, four, strict=True))
-        ]
+        labels = {id: self.of.label(id) for id in self.of.ids}
+        tiles = [_Tile(id, label) for id, label in labels.items() if label is not None]
+        entries = []
+        for number, group in enumerate(groups_of_four(tiles, seed=self.seed, distinct=self.distinct)):
+            names = tuple(tile.name for tile in group)
+            entries += [
+                Entry(
+                    f"quad-{number:04d}-{CELLS[cell].replace(' ', '-')}", label=group[cell].label, details=(cell, names)
+                )
+                for cell in range(len(CELLS))
+            ]
         reason = "its class is not known, and a quad needs one"
-        return Listing(tuple(entries), (*self.of.skipped, *((one, reason) for one in unknown)))
+        unknown = ((id, reason) for id, label in labels.items() if label is None)
+        return Listing(tuple(entries), (*self.of.skipped, *unknown))
 
     def read(self, entry: Entry) -> Sample:
-        place, *names = entry.place
+        cell, names = entry.details
         samples = [self.of.read(name) for name in names]
-        pixels = compose([one.image if one.tensor is None else one.tensor for one in samples], self.side)
+        pixels = compose([s.image if s.tensor is None else s.tensor for s in samples], self.side)
         regions = cell_regions(self.side) if self.region == "cell" else self._objects(samples)
-        return Sample(entry.id, _as_image(pixels), entry.label, regions[place].numpy(), pixels)
+        return Sample(entry.id, _as_image(pixels), entry.label, regions[cell].numpy(), pixels)
 
     def _objects(self, samples: list[Sample]) -> Tensor:
         masks = []
-        for one in samples:
-            if one.mask is None:
-                raise InputError(f"{one.id!r} has no mask, so its object is not known; choose region='cell'")
-            masks.append(torch.from_numpy(np.ascontiguousarray(one.mask)))
+        for sample in samples:
+            if sample.mask is None:
+                raise InputError(f"{sample.id!r} has no mask, so its object is not known; choose region='cell'")
+            masks.append(torch.from_numpy(np.ascontiguousarray(sample.mask)))
         return place_masks(masks, self.side)
 
 

@@ -1,4 +1,4 @@
-"""Choose pictures from a source: shuffled by a seed, filtered, checked, cut to a limit; what is left out says why."""
+"""Select images from a source: shuffled by a seed, filtered, checked, cut to a limit; what is left out says why."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from sightline.data.images import peek_image
 from sightline.data.predictions import Predictions
 from sightline.data.source import Entry, Listing, Sample, Source
 from sightline.errors import InputError, RecipeError
+from sightline.options import check_words
 
-__all__ = ["Choice", "Listed", "choose"]
+__all__ = ["Dataset", "Selection", "select"]
 
-# Options that say where and how files lie, or how many are taken, and not what they are.
-OUTSIDE = frozenset({"count", "layout"})
+# Options that say where and how files lie, or how many are taken, and not what they are: no part of the digest.
+NOT_IN_DIGEST = frozenset({"count", "layout"})
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Which pictures of a set are taken; every data set has these options.
+class Selection:
+    """Which images of a set are taken; every data set has these options.
 
     Attributes:
         limit: how many at most; None takes all.
@@ -33,11 +34,11 @@ class Choice:
             ``numpy.random.default_rng(seed).permutation``, before any filter. A set that has a seed of its own keeps
             it.
         check: what is looked at before a file is taken: 'header', 'whole', which decodes it, or 'none', for large sets
-            on slow disks; damage then shows when a picture is read.
+            on slow disks; damage then shows when an image is read.
         predictions: a table of what models predicted, with the columns id, predicted and probability; see
             `sightline.data.predictions`.
-        confidence: leave out pictures that were misclassified, or whose class was less probable than this.
-        per_class: how many pictures at most of each predicted class, or of each label where nothing was predicted.
+        confidence: leave out images that were misclassified, or whose class was less probable than this.
+        per_class: how many images at most of each predicted class, or of each label where nothing was predicted.
     """
 
     limit: int | None = None
@@ -48,6 +49,7 @@ class Choice:
     per_class: int | None = None
 
     def __post_init__(self) -> None:
+        check_words(self)
         for name in ("limit", "per_class"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise RecipeError(f"got {name}={value}; take at least 1, or leave it out")
@@ -58,14 +60,17 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Listed:
-    """A data set: the entries that were chosen, and the source that reads them.
+class Dataset:
+    """A data set: the entries that were selected, and the source that reads them.
+
+    `ids` are in the set's fixed order, after its filters; `skipped` names what was left out; `read` raises InputError
+    for what is missing or damaged; `digest` is the same for the same data on every machine.
 
     Attributes:
         name: what tables call it.
         kind: the name it is registered under.
         source: its options, and how its entries are read.
-        entries: those chosen, by id, in order.
+        entries: those selected, by id, in order.
         skipped: (id, reason) of those left out by a filter, or because they cannot be read.
     """
 
@@ -77,23 +82,23 @@ class Listed:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The names of the pictures, in order."""
+        """The names of the images, in order."""
         return tuple(self.entries)
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def __iter__(self) -> Iterator[Sample]:
-        return (self.read(one) for one in self.entries)
+        return (self.read(id) for id in self.entries)
 
     def read(self, id: str) -> Sample:
-        """Read one picture.
+        """Read one image with its label and mask.
 
         Raises:
             InputError: there is none of this id, its file is missing or damaged, or its mask does not fit it.
         """
         if id not in self.entries:
-            reason = next((why for one, why in self.skipped if one == id), "it is not in the list")
+            reason = next((why for skipped, why in self.skipped if skipped == id), "it is not in the list")
             raise InputError(f"{self.name} has no picture {id!r}: {reason}")
         try:
             sample = self.source.read(self.entries[id])
@@ -108,79 +113,82 @@ class Listed:
         return sample
 
     def label(self, id: str) -> int | None:
-        """Return the class of a picture, read only where the list does not say."""
+        """Return the class of an image, read only where the entry does not say."""
         known = self.entries[id].label if id in self.entries else None
         return self.read(id).label if known is None else known
 
     def digest(self) -> str:
-        """Return a text that is the same for the same pictures on every machine.
+        """Return a text that is the same for the same images on every machine.
 
-        It is made of the registered name, the options that decide what a picture shows, and the ids with their
+        It is made of the registered name, the options that decide what an image shows, and the ids with their
         labels; not of paths. Pixels are not read: files of the same names are taken for the same.
         """
-        told: dict[str, Any] = {"name": self.kind, "options": _settings(self.source)}
-        told["entries"] = [[one.id, one.label] for one in self.entries.values()]
-        return hashlib.blake2b(json.dumps(told, sort_keys=True).encode(), digest_size=16).hexdigest()
+        content: dict[str, Any] = {"name": self.kind, "options": _digest_options(self.source)}
+        content["entries"] = [[entry.id, entry.label] for entry in self.entries.values()]
+        return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def choose(source: Source, kind: str, choice: Choice) -> Listed:
-    """List a source and choose from it.
+def select(source: Source, kind: str, selection: Selection) -> Dataset:
+    """List a source and select from it.
 
     The order of work is fixed: shuffle, predictions, the set's own filter, the check of the file, the limit. Filters
-    stop when the limit is reached, so that a small choice from a large set is quick.
+    stop when the limit is reached, so that a small selection from a large set is quick.
 
     Raises:
         InputError: nothing is left.
     """
     listing = source.listing()
-    entries = _shuffled(listing, choice.seed)
+    entries = _shuffled(listing, selection.seed)
     skipped = list(listing.skipped)
-    if choice.predictions is not None:
-        entries = Predictions.read(choice.predictions).tell(entries)
-    chosen: dict[str, Entry] = {}
+    if selection.predictions is not None:
+        entries = Predictions.read(selection.predictions).attach(entries)
+    selected: dict[str, Entry] = {}
     counts: Counter[int | None] = Counter()
     for entry in entries:
-        if choice.limit is not None and len(chosen) >= choice.limit:
+        if selection.limit is not None and len(selected) >= selection.limit:
             break
         group = entry.label if entry.predicted is None else entry.predicted
-        reason = "its id is listed twice" if entry.id in chosen else _reason(source, entry, choice, counts[group])
+        repeated = "its id is listed twice" if entry.id in selected else None
+        reason = repeated or _skip_reason(source, entry, selection, counts[group])
         if reason is None:
-            chosen[entry.id] = entry
+            selected[entry.id] = entry
             counts[group] += 1
         else:
             skipped.append((entry.id, reason))
     name = source.title() or kind
-    if not chosen:
+    if not selected:
         first = f"; of {len(skipped)} left out the first is {skipped[0][0]!r}: {skipped[0][1]}" if skipped else ""
         raise InputError(f"no picture of {name} is left{first}; check the folder and the filters")
-    return Listed(name, kind, source, chosen, tuple(skipped))
+    return Dataset(name, kind, source, selected, tuple(skipped))
 
 
 def _shuffled(listing: Listing, seed: int | None) -> list[Entry]:
     if seed is None:
         return list(listing.entries)
-    return [listing.entries[place] for place in np.random.default_rng(seed).permutation(len(listing.entries))]
+    return [listing.entries[index] for index in np.random.default_rng(seed).permutation(len(listing.entries))]
 
 
-def _reason(source: Source, entry: Entry, choice: Choice, taken: int) -> str | None:
-    """Return why an entry is left out, cheapest questions first; None takes it."""
-    if (choice.confidence > 0 or choice.predictions is not None) and (reason := _unsure(entry, choice.confidence)):
+def _skip_reason(source: Source, entry: Entry, selection: Selection, taken: int) -> str | None:
+    """Return why an entry is left out, cheapest checks first; None takes it."""
+    filtered = selection.confidence > 0 or selection.predictions is not None
+    if filtered and (reason := _prediction_reason(entry, selection.confidence)):
         return reason
-    if choice.per_class is not None and taken >= choice.per_class:
-        return f"its class has {choice.per_class} pictures already"
+    if selection.per_class is not None and taken >= selection.per_class:
+        return f"its class has {selection.per_class} pictures already"
     try:
-        if entry.path is not None and choice.check != "none":
+        if entry.path is not None and selection.check != "none":
             peek_image(entry.path)
-        if reason := source.refuse(entry):
+        if reason := source.reject_reason(entry):
             return reason
-        if choice.check == "whole":
+        if selection.check == "whole":
             source.read(entry)
     except InputError as error:
         return str(error)
     return None
 
 
-def _unsure(entry: Entry, confidence: float) -> str | None:
+def _prediction_reason(entry: Entry, confidence: float) -> str | None:
+    """Return why an entry is left out for what a model predicted."""
     if entry.predicted is None and entry.probability is None:
         return "nobody says what a model predicted for it"
     if entry.predicted is not None and entry.label is not None and entry.predicted != entry.label:
@@ -192,13 +200,13 @@ def _unsure(entry: Entry, confidence: float) -> str | None:
     return None
 
 
-def _settings(source: Source) -> dict[str, Any]:
-    """Return the options that decide what pictures show: no paths, and a set inside by its digest."""
-    found: dict[str, Any] = {}
-    for one in fields(source):  # type: ignore[arg-type]
-        value = getattr(source, one.name)
-        if isinstance(value, Listed):
-            found[one.name] = value.digest()
-        elif not isinstance(value, Path) and one.name not in OUTSIDE and value is not None:
-            found[one.name] = value
-    return found
+def _digest_options(source: Source) -> dict[str, Any]:
+    """Return the options that decide what images show: no paths, and a set inside by its digest."""
+    options: dict[str, Any] = {}
+    for option in fields(source):  # type: ignore[arg-type]
+        value = getattr(source, option.name)
+        if isinstance(value, Dataset):
+            options[option.name] = value.digest()
+        elif not isinstance(value, Path) and option.name not in NOT_IN_DIGEST and value is not None:
+            options[option.name] = value
+    return options

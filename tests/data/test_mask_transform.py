@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sightline.data.geometry import _probed, send_mask, sent_from
+from sightline.data.mask_transform import _measured, source_pixels, transform_mask
 from sightline.data.masks import fit_mask
 from sightline.errors import InputError
 from sightline.extras import require
@@ -37,7 +37,7 @@ def torchvision_nearest(transforms, mask, resize, crop):
 @pytest.mark.parametrize(("resize", "crop"), [(64, 56), ((48, 48), None), (48, 48), ((40, 60), None), (32, 40)])
 def test_a_mask_goes_the_way_of_torchvisions_nearest_neighbours(transforms, size, resize, crop):
     mask = noise(size)
-    sent = send_mask(mask, chain(transforms, resize, crop))
+    sent = transform_mask(mask, chain(transforms, resize, crop))
     inside = torchvision_nearest(transforms, torch.ones_like(mask), resize, crop).bool()
     want = torchvision_nearest(transforms, mask, resize, crop)
     assert torch.equal(sent, want.masked_fill(~inside, -1))
@@ -47,7 +47,9 @@ def test_a_mask_goes_the_way_of_torchvisions_nearest_neighbours(transforms, size
 @pytest.mark.parametrize("size", SIZES)
 def test_it_agrees_with_the_resize_and_crop_by_numbers(transforms, size):
     mask = noise(size)
-    assert torch.equal(send_mask(mask, chain(transforms, 64, 56)), fit_mask(mask, image_size=size, resize=64, crop=56))
+    assert torch.equal(
+        transform_mask(mask, chain(transforms, 64, 56)), fit_mask(mask, image_size=size, resize=64, crop=56)
+    )
 
 
 def test_the_presets_of_torchvision_and_timm_are_read(transforms):
@@ -55,15 +57,15 @@ def test_the_presets_of_torchvision_and_timm_are_read(transforms):
     timm = require("timm.data", extra="timm").create_transform((3, 56, 56), crop_pct=56 / 64, is_training=False)
     mask = noise((90, 140))
     want = torchvision_nearest(transforms, mask, 64, 56)
-    assert torch.equal(send_mask(mask, preset), want)
-    assert torch.equal(send_mask(mask, timm), want)
+    assert torch.equal(transform_mask(mask, preset), want)
+    assert torch.equal(transform_mask(mask, timm), want)
 
 
 @pytest.mark.parametrize("size", [(300, 401), (224, 224), (90, 140), (700, 500)])
 @pytest.mark.parametrize(("resize", "crop"), [(256, 224), ((224, 224), None)])
 def test_what_cannot_be_read_is_found_out_to_a_pixel(transforms, size, resize, crop):
     known = chain(transforms, resize, crop)
-    found, want = _probed(lambda image: known(image), size), sent_from(known, size)
+    found, want = _measured(lambda image: known(image), size), source_pixels(known, size)
     for one, other in zip(found, want, strict=True):
         assert len(one) == len(other)
         assert (one - other).abs().max() <= 1
@@ -73,7 +75,7 @@ def test_what_cannot_be_read_is_found_out_to_a_pixel(transforms, size, resize, c
 def test_padding_is_ignored(transforms):
     data = require("timm.data", extra="timm")
     border = data.create_transform((3, 56, 56), crop_pct=1.0, crop_mode="border", is_training=False)
-    sent = send_mask(torch.ones(40, 80, dtype=torch.int8), border)
+    sent = transform_mask(torch.ones(40, 80, dtype=torch.int8), border)
     assert sent.shape == (56, 56)
     assert (sent[28] == 1).all()
     assert (sent[:10] == -1).all()
@@ -85,7 +87,7 @@ def test_a_transformers_processor_is_followed():
     processor = require("transformers", extra="hf").ViTImageProcessor(size={"height": 48, "width": 48})
     mask = np.zeros((90, 140), dtype=np.int8)
     mask[:45] = 1
-    sent = send_mask(
+    sent = transform_mask(
         mask, lambda image: torch.as_tensor(processor(images=image, return_tensors="pt")["pixel_values"][0])
     )
     assert sent[:24].all()
@@ -98,10 +100,10 @@ def test_a_preprocessing_that_does_more_than_resize_is_refused():
         return pixels[:, torch.arange(pixels.shape[1]) ** 2 % pixels.shape[1]]
 
     with pytest.raises(InputError, match="strays"):
-        send_mask(torch.ones(60, 60), swirl)
+        transform_mask(torch.ones(60, 60), swirl)
     with pytest.raises(InputError, match="gives no"):
-        send_mask(torch.ones(60, 60), lambda image: image)
+        transform_mask(torch.ones(60, 60), lambda image: image)
     with pytest.raises(InputError, match="shows nothing"):
-        send_mask(torch.ones(60, 60), lambda image: torch.zeros(3, 8, 8))
+        transform_mask(torch.ones(60, 60), lambda image: torch.zeros(3, 8, 8))
     with pytest.raises(InputError, match=r"\(height, width\) is needed"):
-        send_mask(torch.ones(1, 60, 60), swirl)
+        transform_mask(torch.ones(1, 60, 60), swirl)
