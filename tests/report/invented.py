@@ -1,20 +1,25 @@
-"""A run that never happened: rows as a store gives them, with methods of known order, maps, failures and flags."""
+"""Invented results of a run: rows as a store gives them, with methods of known order, maps, failures and flags."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 from PIL import Image
+from safetensors.numpy import save
 
+from sightline.bench.store.rows import encode
+from sightline.bench.store.store import Store
 from sightline.bench.table import Table, make_table
-from sightline.report.benchmark.gallery import Exhibit
+from sightline.bench.unit import Block, Described, Manifest, Setting
+from sightline.report.benchmark.gallery import GalleryImage
 from sightline.report.benchmark.page import BenchmarkPage
-from sightline.report.benchmark.sanity import Soundness
+from sightline.report.benchmark.sanity import SanityResult
 
 # recipe -> (how good it is, forward passes, backward passes)
 METHODS = {
@@ -41,28 +46,28 @@ def rows(
     methods: dict[str, tuple[float, float, float]] = METHODS,
     metrics: Sequence[str] = METRICS,
     points: int = 29,
-    trouble: bool = True,
+    failures: bool = True,
 ) -> Any:
-    """Draw the rows of a run."""
+    """Return the rows of a run."""
     draw = np.random.default_rng(7)
-    found = []
+    records = []
     for model in models:
         hardness = draw.normal(0, 0.12, images)
         for recipe, (good, forward, backward) in {**methods, **CONTROLS}.items():
             own = draw.normal(0, 0.05, (images, len(metrics)))
-            for place, metric in enumerate(metrics):
+            for column, metric in enumerate(metrics):
                 for index in range(images):
-                    value = float(np.clip(good + hardness[index] + own[index, place], 0, 1))
+                    value = float(np.clip(good + hardness[index] + own[index, column], 0, 1))
                     curve = _curve(metric, value, points)
                     if metric == "deletion":
                         value = 1 - value
-                    found.append(_row(model, recipe, metric, index, value, curve, forward, backward))
-    frame = pandas.DataFrame(found).astype({"label": "Int64", "target": "Int64"})
-    if trouble:
-        gone = (frame["recipe"] == "cam") & (frame["image"] == "photo-0003")
-        frame.loc[gone, "value"] = math.nan
-        frame.loc[gone, "flag"] = "failed: the model returned NaN; check its weights"
-        frame.loc[gone, "curve"] = None
+                    records.append(_row(model, recipe, metric, index, value, curve, forward, backward))
+    frame = pandas.DataFrame(records).astype({"label": "Int64", "target": "Int64"})
+    if failures:
+        failed = (frame["recipe"] == "cam") & (frame["image"] == "photo-0003")
+        frame.loc[failed, "value"] = math.nan
+        frame.loc[failed, "flag"] = "failed: the model returned NaN; check its weights"
+        frame.loc[failed, "curve"] = None
         frame.loc[(frame["recipe"] == "rollout") & (frame["image"] == "photo-0005"), "flag"] = "constant map"
     return frame
 
@@ -112,48 +117,48 @@ def _row(
 
 
 def photograph(index: int, size: int = 224) -> Image.Image:
-    """Draw something with soft shapes."""
+    """Return a random picture of soft colours."""
     draw = np.random.default_rng(index)
     coarse = draw.integers(30, 225, (5, 5, 3), dtype=np.uint8)
     return Image.fromarray(coarse).resize((size, size), Image.Resampling.BICUBIC)
 
 
-def exhibits(
+def gallery(
     frame: Any, count: int = 6, recipes: Sequence[str] | None = None, *, photographs: bool = True
-) -> list[Exhibit]:
-    """Draw maps for some images."""
+) -> list[GalleryImage]:
+    """Return random maps for some images."""
     draw = np.random.default_rng(3)
-    named = list(recipes or dict.fromkeys(frame["recipe"]))
+    names = list(recipes or dict.fromkeys(frame["recipe"]))
     values = frame[frame["metric"] == frame["metric"].iloc[0]].set_index(["image", "recipe"])["value"]
     return [
-        Exhibit(
+        GalleryImage(
             model=frame["model"].iloc[0],
             image=image,
-            maps={recipe: draw.normal(0.2, 1, (14, 14)) for recipe in named},
-            picture=photograph(place) if photographs else None,
+            maps={recipe: draw.normal(0.2, 1, (14, 14)) for recipe in names},
+            picture=photograph(index) if photographs else None,
             caption="tabby, shown and explained",
             scores=values.loc[image].groupby(level=0).first().to_dict(),
         )
-        for place, image in enumerate(dict.fromkeys(frame["image"]))
-        if place < count
+        for index, image in enumerate(dict.fromkeys(frame["image"]))
+        if index < count
     ]
 
 
 def page(frame: Any = None, table: Table | None = None, **changes: Any) -> BenchmarkPage:
-    """Put a whole page together."""
+    """Return a page with every section."""
     frame = rows() if frame is None else frame
     settings: dict[str, Any] = {
         "title": "A first look",
         "rows": frame,
         "table": make_table(frame, resamples=200) if table is None else table,
         "plan": {"name": "first-look", "methods": list(METHODS)},
-        "lede": ["Table 1 of nobody."],
+        "intro": ["Table 1 of nobody."],
         "facts": [("Plan", "first-look"), ("Data", "shapes"), ("", "24 images")],
-        "exhibits": exhibits(frame),
+        "gallery": gallery(frame),
         "gallery_metric": "insertion",
-        "soundness": [
-            Soundness("bundled/shapes-vit", "gae", "passes", "Changes.", similarities={"random_logit": 0.1}),
-            Soundness("bundled/shapes-vit", "sobel", "fails", "Does not depend on the model.", control=True),
+        "sanity": [
+            SanityResult("bundled/shapes-vit", "gae", "passes", "Changes.", similarities={"random_logit": 0.1}),
+            SanityResult("bundled/shapes-vit", "sobel", "fails", "Does not depend on the model.", control=True),
         ],
         "left_out": {"bundled/shapes-vit": [("layer_cam", "it needs a convolutional network")]},
         "skipped": [("broken.jpg", "cut short")],
@@ -162,3 +167,49 @@ def page(frame: Any = None, table: Table | None = None, **changes: Any) -> Bench
         "bibtex": "@misc{nobody,\n  title = {Nothing},\n}",
     }
     return BenchmarkPage(**(settings | changes))
+
+
+MODEL = "bundled/shapes-vit"
+STORED_METHODS = {name: METHODS[name] for name in ("gae", "rollout", "cam")}  # of which cam fails on an image
+STORED = (*STORED_METHODS, *CONTROLS)
+
+
+def store(
+    folder: Path | str, *, model: str = MODEL, dataset: str = "shapes(count=8)", less: int = 0, maps: int = 8
+) -> Any:
+    """Write a store as a run on eight images would have left it; `less` units are missing."""
+    frame = rows(images=8, models=(model,), methods=STORED_METHODS, points=9)
+    frame["image"] = frame["image"].str.replace("photo-", "shape-00")
+    ids = tuple(f"shape-{index:06}" for index in range(8))
+    plan = {
+        "name": "first-look",
+        "batch": 4,
+        "maps": maps,
+        "title": "A first look",
+        "cite": ["petsiuk2018"],
+        "notes": ["Drawn by code."],
+    }
+    manifest = Manifest(
+        plan=plan,
+        setting=Setting(dataset),
+        dataset="shapes",
+        blocks=(Block(ids[:4], "d1"), Block(ids[4:], "d2")),
+        models=(Described(model, "00000000", STORED, METRICS, (("grad_cam", "it needs luck"),)),),
+        skipped=(("broken.png", "it is cut short"),),
+        version="0.1.0",
+        command="sightline bench run plan.toml",
+    )
+    written = Store(str(folder))
+    written.write_manifest(manifest)
+    draw = np.random.default_rng(0)
+    for unit in list(manifest.units())[less:]:
+        of_unit = frame[(frame["recipe"] == unit.recipe) & frame["image"].isin(unit.images)].assign(unit=unit.key)
+        kept = {image: draw.normal(size=(7, 7)).astype(np.float16) for image in unit.images[: unit.maps]}
+        written.write(unit.key, encode(_plain(of_unit)), save(kept) if kept else None)
+    return folder
+
+
+def _plain(frame: Any) -> list[dict[str, Any]]:
+    """Return rows as the store takes them: labels and targets as ints."""
+    whole = frame.astype({"label": "int64", "target": "int64"}).to_dict("records")
+    return [{**row, "label": int(row["label"]), "target": int(row["target"])} for row in whole]

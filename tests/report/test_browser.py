@@ -13,6 +13,7 @@ from tests.report import invented
 
 from sightline.report.benchmark.page import write_benchmark
 
+CONTRAST = Path(__file__).with_name("contrast.js").read_text("utf-8")
 BOARD = ".panel:not([hidden]) table.leader"
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -98,11 +99,23 @@ def test_the_page_never_scrolls_sideways(visit, width):
         assert room == 0
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_has_the_contrast_of_wcag(visit, scheme):
+    page = visit(scheme=scheme)
+    page.locator("details").evaluate_all("all => all.forEach((details) => { details.open = true })")
+    page.locator(".shade, .tau").evaluate_all("all => all.forEach((cell) => cell.style.setProperty('--s', '1'))")
+    for tab in page.get_by_role("tab").all():
+        tab.click()
+        assert page.evaluate(CONTRAST) == []
+
+
 def column(page: Any, number: int) -> list[str]:
     """Return what a column of the leaderboard is sorted by, as it stands now."""
     rows = page.locator(f"{BOARD} tbody tr")
-    found: list[str] = rows.evaluate_all("(rows, number) => rows.map((row) => row.cells[number].dataset.value)", number)
-    return found
+    values: list[str] = rows.evaluate_all(
+        "(rows, number) => rows.map((row) => row.cells[number].dataset.value)", number
+    )
+    return values
 
 
 def test_a_click_sorts_and_another_turns_the_order_round(visit):
@@ -127,9 +140,9 @@ def test_every_column_sorts_and_empty_cells_stay_last(visit):
         for _ in range(2):
             heads.nth(number).click()
             seen.append(column(page, number))
-        full = [[one for one in values if one] for values in seen]
+        full = [[value for value in values if value] for values in seen]
         assert full == [values[: len(full[0])] for values in seen]
-        assert [_key(one) for one in full[0]] == [_key(one) for one in reversed(full[1])]
+        assert [_key(value) for value in full[0]] == [_key(value) for value in reversed(full[1])]
 
 
 def _key(text: str) -> float | str:

@@ -1,16 +1,23 @@
-"""``sightline report``: from the store of a benchmark to a page, and to tables for a paper."""
+"""``sightline report``: the page and tables of a benchmark run."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from sightline.cli import console
 from sightline.cli.options import AsJson
+from sightline.cli.tables import fields_table, score
+
+if TYPE_CHECKING:
+    from sightline.report.benchmark import BenchmarkReport
 
 __all__ = ["report"]
+
+SHOWN = 12  # rows per metric in the terminal
 
 Store = Annotated[
     str,
@@ -28,10 +35,10 @@ Folder = Annotated[
 Run = Annotated[
     str | None, typer.Option(metavar="NAME", help="The plan's name. Default: the last one run.", show_default=False)
 ]
-Pictures = Annotated[
+GalleryCount = Annotated[
     int, typer.Option("--gallery", metavar="N", min=0, help="How many images the gallery shows per model; 0 for none.")
 ]
-Again = Annotated[
+Resamples = Annotated[
     int, typer.Option("--resamples", metavar="N", min=1, help="Bootstrap resamples behind each interval.")
 ]
 
@@ -41,8 +48,8 @@ def report(
     out: Folder = None,
     as_json: AsJson = False,
     run: Run = None,
-    gallery: Pictures = 16,
-    resamples: Again = 2000,
+    gallery: GalleryCount = 16,
+    resamples: Resamples = 2000,
 ) -> None:
     """Turn the store of a benchmark into one page that needs no network, and CSV, Markdown and LaTeX tables beside it.
 
@@ -52,13 +59,41 @@ def report(
 
     With `--json` the table is printed, and files are written only where `--out` says so.
     """
-    from sightline.cli.reporting import Question, answer
+    from sightline.report.benchmark import benchmark_report
 
-    question = Question(
-        store=store, run=run, out=out, write=out is not None or not as_json, gallery=gallery, resamples=resamples
-    )
-    found = answer(question)
+    with console.waiting("resampling"):
+        results = benchmark_report(store, run=run, resamples=resamples)
+    for sentence in results.warnings:
+        console.note(sentence)
+    if out is not None or not as_json:
+        with console.waiting("drawing the page"):
+            results = results.save(out, gallery=gallery)
     if as_json:
-        console.print_json(found.json())
+        console.print_json(results.json())
     else:
-        found.show()
+        _show(results)
+
+
+def _show(results: BenchmarkReport) -> None:
+    """Print a short table per model and metric, and the path of the page."""
+    rows = results.table.lines
+    for model, metric in dict.fromkeys((row.model, row.metric) for row in rows):
+        of_metric = [row for row in rows if (row.model, row.metric) == (model, metric)]
+        better = "lower" if of_metric[0].direction == "lower" else "higher"
+        heads = ("rank", "method", "mean", "95 % interval", "ties", "over control", "")
+        title = f"{model}, {metric} ({better} is better)"
+        console.show(fields_table([_cells(row) for row in of_metric[:SHOWN]], heads, title=title), "")
+    for path in results.files[:1]:
+        console.show(Text(f"page: {console.plain(path)}"))
+
+
+def _cells(row: Any) -> tuple[str, ...]:
+    return (
+        "–" if row.rank is None else str(row.rank),
+        row.recipe,
+        score(row.mean),
+        f"{score(row.low)} to {score(row.high)}",
+        row.group or "–",
+        "" if row.control else score(row.margin),
+        "control" if row.control else "class-agnostic" if row.agnostic else "",
+    )

@@ -1,4 +1,7 @@
-"""Attributions become pictures and pages here, and only here are maps scaled for showing."""
+"""Figures, charts and HTML pages of attributions, rankings and benchmark runs.
+
+Maps are scaled for display here and nowhere else.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Turn signed, unscaled numbers into colours.
+"""Colour maps: from signed, unscaled values to colours.
 
-Two palettes, each a table of 256 colours drawn through a few anchor colours in Oklab, a space in which equal steps
-look equal:
+Two palettes, each a table of 256 colours interpolated between a few anchor colours in Oklab, a space in which equal
+steps look equal:
 
-* ``DIVERGING`` for maps with a sign: blue speaks against the target, orange and red for it, grey says nothing. Blue
-  against orange stays apart for every common kind of colour blindness.
-* ``SEQUENTIAL`` for maps without a sign: from dark (nothing) to bright (most), lighter at every step.
+* ``DIVERGING`` for signed maps: blue is evidence against the target, orange and red for it, grey is zero. Blue and
+  orange stay distinct for every common kind of colour blindness.
+* ``SEQUENTIAL`` for maps without negative values: from dark (zero) to bright (most), lighter at every step.
 
-This is the only place where a map is scaled, and the array that comes in is never changed.
+Maps are scaled only here, and the array that comes in is never changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Numbers = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
 
-_PERCENTILE = 99.5  # one burning pixel in two hundred may saturate, so that it does not darken all others
+_PERCENTILE = 99.5  # one pixel in two hundred may saturate, so that a single outlier does not dim all others
 _FLAT = 1e-6  # a spread below this share of the largest value is rounding, not a map
 _CENTRE = 128  # the neutral entry of a diverging table: 127 steps lead from it to each end
 
@@ -48,11 +48,11 @@ _TO_LAB = np.array(
 
 @dataclass(frozen=True, eq=False)
 class Palette:
-    """A named table of 256 colours.
+    """A colour map: a named table of 256 colours.
 
     Attributes:
         table: shape (256, 3), uint8, read-only.
-        signed: whether the middle of the table, and not its start, means "nothing".
+        signed: whether zero is the middle of the table, and not its start.
     """
 
     name: str
@@ -61,16 +61,16 @@ class Palette:
 
     @property
     def neutral(self) -> tuple[int, int, int]:
-        """Return the colour that means "nothing here"."""
+        """Return the colour of zero."""
         red, green, blue = self.table[_CENTRE if self.signed else 0].tolist()
         return red, green, blue
 
 
 def limit_of(values: Numbers) -> float:
-    """Return the magnitude that gets the full colour, or 0 for a map that says nothing.
+    """Return the magnitude that gets the full colour; 0 for a constant map.
 
-    It is the 99.5th percentile of the magnitudes, or their maximum where that percentile is 0. A constant map has
-    no limit, because no cell of it stands out; NaN and infinity are left out of the count.
+    It is the 99.5th percentile of the magnitudes, or their maximum where that percentile is 0. NaN and infinity do not
+    count.
     """
     array = np.asarray(values, dtype=np.float64)
     magnitudes = np.abs(array[np.isfinite(array)])
@@ -81,9 +81,9 @@ def limit_of(values: Numbers) -> float:
 
 
 def scaled(values: Numbers, limit: float | None = None) -> Floats:
-    """Return a copy between -1 and 1, with zero kept at zero.
+    """Return a copy scaled to -1…1, with zero kept at zero.
 
-    Without a `limit` the map's own is taken. NaN becomes 0 and a limit of 0 gives zeros, so nothing undefined is shown.
+    Without a `limit` the map's own is used. NaN becomes 0 and a limit of 0 gives zeros, so nothing undefined is shown.
     """
     array = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
     bound = limit_of(values) if limit is None else float(limit)
@@ -99,8 +99,8 @@ def palette_for(values: Numbers) -> Palette:
 
 def colour(values: Numbers, palette: Palette, limit: float | None = None) -> Bytes:
     """Return the colour of each value, shape `values.shape` + (3,)."""
-    share = scaled(values, limit)
-    index = _CENTRE + 127 * share if palette.signed else 255 * np.clip(share, 0, None)
+    fractions = scaled(values, limit)
+    index = _CENTRE + 127 * fractions if palette.signed else 255 * np.clip(fractions, 0, None)
     return palette.table[np.rint(index).astype(np.intp)]
 
 
@@ -128,15 +128,15 @@ def _to_oklab(anchors: Sequence[str]) -> Floats:
 
 
 def _from_oklab(lab: Floats) -> Bytes:
-    """Convert Oklab rows to sRGB bytes; what lies outside the screen's range is clipped to it."""
+    """Convert Oklab rows to sRGB bytes; out-of-gamut colours are clipped."""
     cones = (lab @ np.linalg.inv(_TO_LAB).T) ** 3
     linear = np.clip(cones @ np.linalg.inv(_TO_CONES).T, 0, 1)
     srgb = np.where(linear <= 0.0031308, linear * 12.92, 1.055 * linear ** (1 / 2.4) - 0.055)
     return np.asarray(np.rint(srgb * 255), dtype=np.uint8)
 
 
-def _through(anchors: Sequence[str], positions: Floats) -> Bytes:
-    """Return the colours at `positions` (0 to 1) on the way through evenly spaced anchors."""
+def _interpolate(anchors: Sequence[str], positions: Floats) -> Bytes:
+    """Interpolate between evenly spaced anchor colours at `positions`, 0 to 1."""
     lab = _to_oklab(anchors)
     knots = np.linspace(0, 1, len(anchors))
     table = _from_oklab(np.stack([np.interp(positions, knots, lab[:, axis]) for axis in range(3)], axis=1))
@@ -146,7 +146,7 @@ def _through(anchors: Sequence[str], positions: Floats) -> Bytes:
 
 DIVERGING = Palette(
     "diverging",
-    _through(
+    _interpolate(
         ["#0a3a8c", "#2f78d0", "#92bdea", "#ececea", "#f7b489", "#ee6a2c", "#b5121b"],
         np.clip((np.arange(256) - _CENTRE) / 254 + 0.5, 0, 1),
     ),
@@ -154,6 +154,6 @@ DIVERGING = Palette(
 )
 SEQUENTIAL = Palette(
     "sequential",
-    _through(["#12091f", "#3b1763", "#862373", "#d04a5f", "#f58b3c", "#fbcf5a", "#fdfbdc"], np.linspace(0, 1, 256)),
+    _interpolate(["#12091f", "#3b1763", "#862373", "#d04a5f", "#f58b3c", "#fbcf5a", "#fdfbdc"], np.linspace(0, 1, 256)),
     signed=False,
 )

@@ -6,6 +6,7 @@ import base64
 import io
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,14 +14,23 @@ from PIL import Image
 from tests.report import invented
 
 from sightline.bench.table import make_table
-from sightline.report.benchmark.failures import trouble
-from sightline.report.benchmark.gallery import hang, spread, veil
+from sightline.report.benchmark.failures import failure_table
+from sightline.report.benchmark.gallery import choose_images, render_gallery, transparent_overlay
 from sightline.report.benchmark.page import TABLES, render_benchmark, write_benchmark
-from sightline.report.charts.axis import axis_number, nice_range, nice_ticks, power_ticks
-from sightline.report.charts.band import Stroke, band_of, band_panel, value_range, walks
-from sightline.report.charts.cost import Point, cost_chart, front
+from sightline.report.benchmark.sanity import SanityResult
+from sightline.report.charts.axis import axis_number, log_ticks, nice_range, nice_ticks
+from sightline.report.charts.cost import Point, cost_chart, pareto_front
+from sightline.report.charts.mean_curve import Series, group_insertion_deletion, mean_curve, mean_curve_chart, y_range
 from sightline.report.figure import overlay
-from sightline.report.numbers import chance, count, figure, interval, seconds, share, signed
+from sightline.report.formatting import (
+    format_count,
+    format_difference,
+    format_interval,
+    format_p,
+    format_percent,
+    format_score,
+    format_seconds,
+)
 
 VOID = {"meta", "img", "br", "wbr"}
 
@@ -132,29 +142,41 @@ def test_the_leader_is_named_in_a_sentence_and_sanity_has_no_leader(html):
 
 
 def test_the_metrics_stand_in_the_order_asked_for(frame, table):
-    text = Reader(render_benchmark(invented.page(frame, table, metrics=invented.METRICS, exhibits=[]))).text
+    text = Reader(render_benchmark(invented.page(frame, table, metrics=invented.METRICS, gallery=[]))).text
     assert text.index("insertion ↑") < text.index("deletion ↓") < text.index("average_precision ↑")
 
 
 def test_a_page_of_almost_nothing_is_still_a_page():
-    frame = invented.rows(images=1, methods={"gae": (0.5, 1, 1)}, metrics=("average_precision",), trouble=False)
-    bare = {"plan": {}, "exhibits": (), "soundness": (), "left_out": {}, "skipped": (), "bibtex": "", "lede": ()}
+    frame = invented.rows(images=1, methods={"gae": (0.5, 1, 1)}, metrics=("average_precision",), failures=False)
+    bare = {"plan": {}, "gallery": (), "sanity": (), "left_out": {}, "skipped": (), "bibtex": "", "intro": ()}
     reader = Reader(render_benchmark(invented.page(frame, **bare)))
     assert "None: every map was made" in reader.text
     assert "Gallery" not in reader.text
 
 
 def test_a_run_in_which_everything_failed_is_reported():
-    frame = invented.rows(images=3, trouble=False)
+    frame = invented.rows(images=3, failures=False)
     frame["value"], frame["curve"], frame["flag"] = np.nan, None, "failed: the disk is full"
-    reader = Reader(render_benchmark(invented.page(frame, exhibits=())))
+    reader = Reader(render_benchmark(invented.page(frame, gallery=())))
     assert "failed: the disk is full" in reader.text
 
 
 def test_two_models_have_a_leaderboard_each():
     frame = invented.rows(images=6, models=("bundled/shapes-vit", "bundled/shapes-cnn"))
-    html = render_benchmark(invented.page(frame, exhibits=()))
+    html = render_benchmark(invented.page(frame, gallery=()))
     assert [found["id"] for found in Reader(html).all("section")][:2] == ["model-1", "model-2"]
+
+
+@pytest.mark.parametrize("models", [("bundled/shapes-vit",), ("bundled/shapes-vit", "bundled/shapes-cnn")])
+def test_headings_never_skip_a_level(models):
+    frame = invented.rows(images=6, models=models)
+    gallery = [image for model in models for image in invented.gallery(frame[frame["model"] == model], count=3)]
+    sanity = [SanityResult(model, "gae", "passes", "Changes.") for model in models]
+    reader = Reader(render_benchmark(invented.page(frame, gallery=gallery, sanity=sanity)))
+    levels = [int(tag[1]) for tag, _ in reader.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(level <= before + 1 for before, level in pairwise(levels))
 
 
 HOSTILE = "<script>alert('1')</script>"
@@ -170,7 +192,7 @@ def test_hostile_names_stay_text():
         invented.page(
             frame,
             title=HOSTILE,
-            lede=[QUOTED],
+            intro=[QUOTED],
             facts=[(HOSTILE, QUOTED)],
             warnings=[HOSTILE],
             plan={"name": "</pre></script>" + HOSTILE},
@@ -198,7 +220,7 @@ def test_the_tables_lie_beside_the_page(page, table, tmp_path):
 
 def test_the_page_of_a_large_run_stays_below_15_megabytes():
     frame = invented.rows(images=200, points=225)
-    page = invented.page(frame, make_table(frame, resamples=20), exhibits=invented.exhibits(frame, count=70))
+    page = invented.page(frame, make_table(frame, resamples=20), gallery=invented.gallery(frame, count=70))
     html = render_benchmark(page)
     assert 5e6 < len(html.encode()) < 15e6
 
@@ -209,8 +231,8 @@ def test_the_page_of_a_large_run_stays_below_15_megabytes():
 def test_ticks_are_round_and_within():
     assert nice_ticks(0, 1) == [0, 0.25, 0.5, 0.75, 1]
     assert nice_ticks(-0.31, 0.62) == [-0.25, 0.0, 0.25, 0.5]
-    assert power_ticks(1, 40) == [1, 2, 5, 10, 20]
-    assert power_ticks(1, 1e6) == [1, 10, 100, 1e3, 1e4, 1e5, 1e6]
+    assert log_ticks(1, 40) == [1, 2, 5, 10, 20]
+    assert log_ticks(1, 1e6) == [1, 10, 100, 1e3, 1e4, 1e5, 1e6]
     assert [axis_number(value) for value in (0.25, -0.5, 5000.0)] == ["0.25", "−0.5", "5,000"]
 
 
@@ -227,9 +249,9 @@ def point(name: str, passes: float, value: float, control: bool = False) -> Poin
 
 def test_the_front_holds_what_no_cheaper_method_beats():
     points = [point("a", 1, 0.5), point("b", 2, 0.4), point("c", 4, 0.7), point("d", 4, 0.6), point("e", 9, 0.7)]
-    assert [one.name for one in front(points, higher=True)] == ["a", "c"]
-    assert [one.name for one in front(points, higher=False)] == ["a", "b"]
-    assert front([point("control", 0, 0.9, control=True)], higher=True) == []
+    assert [one.name for one in pareto_front(points, higher=True)] == ["a", "c"]
+    assert [one.name for one in pareto_front(points, higher=False)] == ["a", "b"]
+    assert pareto_front([point("control", 0, 0.9, control=True)], higher=True) == []
 
 
 def markers(svg: str) -> list[tuple[float, float]]:
@@ -266,28 +288,28 @@ def test_a_band_is_the_mean_and_its_t_interval():
     from scipy.stats import t
 
     curves = np.random.default_rng(0).random((7, 11))
-    band = band_of(list(curves), points=11)
+    band = mean_curve(list(curves), points=11)
     low, high = t.interval(0.95, 6, loc=curves.mean(0), scale=curves.std(0, ddof=1) / np.sqrt(7))
     np.testing.assert_allclose([band.mean, band.low, band.high], [curves.mean(0), low, high], rtol=1e-12)
 
 
 def test_curves_that_are_missing_or_broken_do_not_count():
-    band = band_of([None, [0.0, 1.0], [np.nan, 1.0], [], [0.0, 0.5, 1.0]], points=3)
+    band = mean_curve([None, [0.0, 1.0], [np.nan, 1.0], [], [0.0, 0.5, 1.0]], points=3)
     assert band.count == 2
     assert band.mean.tolist() == [0, 0.5, 1]
-    assert band_of([None, []]) is None
+    assert mean_curve([None, []]) is None
 
 
 def test_a_single_curve_has_no_band():
-    band = band_of([[0.0, 1.0]])
-    svg = band_panel({"insertion": Stroke(band, 1)}, title="t")
+    band = mean_curve([[0.0, 1.0]])
+    svg = mean_curve_chart({"insertion": Series(band, 1)}, title="t")
     assert "opacity:.22" not in svg
     assert "series-1" in svg
 
 
 def test_insertion_and_deletion_of_the_same_kind_share_a_panel():
     metrics = ["deletion(step=448)", "iou", "insertion", "insertion(step=448)", "ins_del", "mas_insertion", "deletion"]
-    assert list(walks(metrics).values()) == [
+    assert list(group_insertion_deletion(metrics).values()) == [
         ["deletion(step=448)", "insertion(step=448)"],
         ["insertion", "deletion"],
         ["mas_insertion"],
@@ -295,8 +317,8 @@ def test_insertion_and_deletion_of_the_same_kind_share_a_panel():
 
 
 def test_the_axis_of_curves_widens_only_where_it_must():
-    assert value_range([band_of([[0.0, 1.0]])]) == (0, 1)
-    low, high = value_range([band_of([[-1.0, 3.0]])])
+    assert y_range([mean_curve([[0.0, 1.0]])]) == (0, 1)
+    low, high = y_range([mean_curve([[-1.0, 3.0]])])
     assert low < -1
     assert high > 3
 
@@ -308,65 +330,65 @@ def opened(uri: str) -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(uri.partition("base64,")[2])))
 
 
-def test_a_veil_over_the_faded_photograph_is_the_overlay_of_the_house():
+def test_a_transparent_overlay_on_the_faded_photograph_equals_the_overlay():
     photograph, map = invented.photograph(1, 96), np.random.default_rng(0).normal(size=(8, 8))
     faded = Image.blend(photograph, photograph.convert("L").convert("RGB"), 0.7).convert("RGBA")
-    mixed = Image.alpha_composite(faded, veil(map, photograph.size)).convert("RGB")
+    mixed = Image.alpha_composite(faded, transparent_overlay(map, photograph.size)).convert("RGB")
     difference = np.abs(np.asarray(mixed, dtype=float) - np.asarray(overlay(photograph, map), dtype=float))
     assert difference.max() <= 2
 
 
 def test_pictures_are_small_and_can_be_opened(frame):
-    (shown,) = hang(invented.exhibits(frame, count=1))
+    (shown,) = render_gallery(invented.gallery(frame, count=1))
     assert opened(shown["photo"]).size == (224, 224)
     assert {opened(tile["src"]).size for tile in shown["tiles"]} == {(128, 128)}
     assert len(shown["tiles"]) == 16
 
 
 def test_without_a_photograph_maps_stand_alone(frame):
-    (shown,) = hang(invented.exhibits(frame, count=1, photographs=False))
+    (shown,) = render_gallery(invented.gallery(frame, count=1, photographs=False))
     assert shown["photo"] == ""
     assert opened(shown["tiles"][0]["src"]).mode == "RGB"
 
 
 def test_the_gallery_keeps_to_its_budget_but_shows_one(frame):
-    exhibits = invented.exhibits(frame, count=4, recipes=["gae", "sobel"])
-    whole = hang(exhibits)
+    exhibits = invented.gallery(frame, count=4, recipes=["gae", "sobel"])
+    whole = render_gallery(exhibits)
     size = [len(one["photo"]) + sum(len(tile["src"]) for tile in one["tiles"]) for one in whole]
-    assert len(hang(exhibits, budget=sum(size[:3]))) == 3
-    assert len(hang(exhibits, budget=0)) == 1
+    assert len(render_gallery(exhibits, budget=sum(size[:3]))) == 3
+    assert len(render_gallery(exhibits, budget=0)) == 1
 
 
 def test_images_are_chosen_from_easy_to_hard():
     scores = {f"i{place}": -place for place in range(9)}
-    assert spread(scores, 3) == ["i0", "i4", "i8"]
-    assert spread(scores, 99) == list(scores)
-    assert spread({"a": float("nan"), "b": 0.1}, 2) == ["b", "a"]
-    assert spread(scores, 0) == []
+    assert choose_images(scores, 3) == ["i0", "i4", "i8"]
+    assert choose_images(scores, 99) == list(scores)
+    assert choose_images({"a": float("nan"), "b": 0.1}, 2) == ["b", "a"]
+    assert choose_images(scores, 0) == []
 
 
-# ---- numbers and trouble -------------------------------------------------------------------------------------------
+# ---- numbers and failures ------------------------------------------------------------------------------------------
 
 
 def test_numbers_are_written_for_people():
-    assert [figure(value) for value in (0.12345, -0.5, 12.345, 1234.5, 2e-5, None, np.nan)] == [
+    assert [format_score(value) for value in (0.12345, -0.5, 12.345, 1234.5, 2e-5, None, np.nan)] == [
         "0.123", "−0.500", "12.35", "1,234.5", "2.0e−05", "–", "–",
     ]  # fmt: skip
-    assert [signed(value) for value in (0.2, -0.2, 0.0)] == ["+0.200", "−0.200", "0.000"]
-    assert interval(0.1, 0.25) == "0.100 to 0.250"
-    assert interval(0.1, np.nan) == "–"
-    assert [count(value) for value in (3, 12.5, 4000.0, None)] == ["3", "12.5", "4,000", "–"]
-    assert [seconds(value) for value in (0.0041, 1.2, 35.4)] == ["0.004", "1.20", "35"]
-    assert [share(value) for value in (0.666, None)] == ["67 %", "–"]
-    assert [chance(value) for value in (1e-5, 0.0123, None)] == ["p < 0.001", "p = 0.012", "–"]
+    assert [format_difference(value) for value in (0.2, -0.2, 0.0)] == ["+0.200", "−0.200", "0.000"]
+    assert format_interval(0.1, 0.25) == "0.100 to 0.250"
+    assert format_interval(0.1, np.nan) == "–"
+    assert [format_count(value) for value in (3, 12.5, 4000.0, None)] == ["3", "12.5", "4,000", "–"]
+    assert [format_seconds(value) for value in (0.0041, 1.2, 35.4)] == ["0.004", "1.20", "35"]
+    assert [format_percent(value) for value in (0.666, None)] == ["67 %", "–"]
+    assert [format_p(value) for value in (1e-5, 0.0123, None)] == ["p < 0.001", "p = 0.012", "–"]
 
 
 def test_failures_come_first_and_are_counted_by_image(frame):
-    found = trouble(frame, {"m": [("layer_cam", "it needs layers")]})
-    assert [(row["recipe"], row["count"]) for row in found["rows"]] == [("layer_cam", 0), ("cam", 1), ("rollout", 1)]
-    assert found["rows"][1]["flag"] == "failed: the model returned NaN; check its weights"
-    assert "1 map could not be made or scored; 4 scores have a remark" in found["told"]
+    table = failure_table(frame, {"m": [("layer_cam", "it needs layers")]})
+    assert [(row["recipe"], row["count"]) for row in table["rows"]] == [("layer_cam", 0), ("cam", 1), ("rollout", 1)]
+    assert table["rows"][1]["flag"] == "failed: the model returned NaN; check its weights"
+    assert "1 map could not be made or scored; 4 scores have a remark" in table["summary"]
 
 
-def test_a_sound_run_has_no_trouble():
-    assert trouble(invented.rows(images=2, trouble=False))["rows"] == []
+def test_a_sound_run_has_no_failure_table():
+    assert failure_table(invented.rows(images=2, failures=False))["rows"] == []

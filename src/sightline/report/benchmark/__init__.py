@@ -1,1 +1,7 @@
-"""The page of a benchmark run, one file per part of it."""
+"""The report of a benchmark run: from its store to an HTML page and tables."""
+
+from __future__ import annotations
+
+from sightline.report.benchmark.assemble import BenchmarkReport, benchmark_report, write_report
+
+__all__ = ["BenchmarkReport", "benchmark_report", "write_report"]

@@ -1,73 +1,73 @@
-"""Class by class, and the images on which methods fall furthest behind."""
+"""Tables of a metric by class, and of the images on which a method falls furthest behind the best one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.report.numbers import NONE, figure, finite
+from sightline.report.formatting import MISSING, format_score, sort_key
 
 if TYPE_CHECKING:
     from sightline.bench.stats.breakdown import ClassLine, WorstImage
 
 __all__ = ["class_table", "worst_table"]
 
-CLASSES, WORST = 40, 15  # lines of the two tables
+MOST_CLASSES, MOST_IMAGES = 40, 15  # rows of the two tables
 
 
 def worst_table(worst: Iterable[WorstImage], names: Mapping[int, str]) -> dict[str, Any]:
-    """List the images with the largest shortfall of any method against the best one on them."""
-    found = sorted(worst, key=lambda one: (-one.shortfall, one.image, one.recipe))[:WORST]
-    if not found:
+    """Return the table of images with the largest shortfall of a method against the best one on that image."""
+    images = sorted(worst, key=lambda image: (-image.shortfall, image.image, image.recipe))[:MOST_IMAGES]
+    if not images:
         return {}
     heads = [("image", False), ("class", False), ("method", False), ("value", True), ("behind by", True)]
     heads += [("best", True), ("by", False)]
     rows = [
         [
-            _text(one.image),
-            _text(NONE if one.label is None else names.get(one.label, str(one.label))),
-            _text(one.recipe),
-            _number(one.value),
-            _number(one.shortfall),
-            _number(one.best),
-            _text(one.best_recipe),
+            _text(image.image),
+            _text(MISSING if image.label is None else names.get(image.label, str(image.label))),
+            _text(image.recipe),
+            _number(image.value),
+            _number(image.shortfall),
+            _number(image.best),
+            _text(image.best_recipe),
         ]
-        for one in found
+        for image in images
     ]
-    return {"heads": [{"name": name, "number": number} for name, number in heads], "rows": rows}
+    return {"heads": _heads(heads), "rows": rows}
 
 
-def class_table(lines: Iterable[ClassLine], recipes: Sequence[str], names: Mapping[int, str]) -> dict[str, Any]:
-    """Lay out the figures of the classes with the most images, a column per recipe in the order given.
+def class_table(class_rows: Iterable[ClassLine], recipes: Sequence[str], names: Mapping[int, str]) -> dict[str, Any]:
+    """Return the table of the classes with the most images, one column per recipe in the order given.
 
-    `names` says what classes are called; one that it does not know is shown by its number.
+    `names` are the labels of the classes; a class without one is shown by its number.
     """
-    cells: dict[int, dict[str, ClassLine]] = {}
-    for line in lines:
-        cells.setdefault(line.label, {})[line.recipe] = line
-    if len(cells) < 2:
+    by_class: dict[int, dict[str, ClassLine]] = {}
+    for row in class_rows:
+        by_class.setdefault(row.label, {})[row.recipe] = row
+    if len(by_class) < 2:
         return {}
-    counts = {label: max(line.count for line in found.values()) for label, found in cells.items()}
-    shown = sorted(cells, key=lambda label: (-counts[label], label))
-    columns = [recipe for recipe in recipes if any(recipe in found for found in cells.values())]
+    counts = {label: max(row.count for row in by_recipe.values()) for label, by_recipe in by_class.items()}
+    labels = sorted(by_class, key=lambda label: (-counts[label], label))
+    columns = [recipe for recipe in recipes if any(recipe in by_recipe for by_recipe in by_class.values())]
     rows = [
         [
             _text(names.get(label, str(label))),
             _number(counts[label], str(counts[label])),
-            *_means(cells[label], columns),
+            *_means(by_class[label], columns),
         ]
-        for label in shown[:CLASSES]
+        for label in labels[:MOST_CLASSES]
     ]
     heads = [("class", False), ("images", True), *((recipe, True) for recipe in columns)]
-    return {
-        "heads": [{"name": name, "number": number} for name, number in heads],
-        "rows": rows,
-        "left_out": max(len(shown) - CLASSES, 0),
-    }
+    return {"heads": _heads(heads), "rows": rows, "left_out": max(len(labels) - MOST_CLASSES, 0)}
 
 
-def _means(found: dict[str, ClassLine], columns: Sequence[str]) -> list[dict[str, Any]]:
-    return [_number(found[recipe].mean if recipe in found else None) for recipe in columns]
+def _heads(heads: Iterable[tuple[str, bool]]) -> list[dict[str, Any]]:
+    return [{"name": name, "number": number} for name, number in heads]
+
+
+def _means(by_recipe: Mapping[str, ClassLine], columns: Sequence[str]) -> list[dict[str, Any]]:
+    return [_number(by_recipe[recipe].mean if recipe in by_recipe else None) for recipe in columns]
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -75,5 +75,4 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def _number(value: float | None, text: str | None = None) -> dict[str, Any]:
-    number = finite(value)
-    return {"text": figure(number) if text is None else text, "value": "" if number is None else number, "number": True}
+    return {"text": format_score(value) if text is None else text, "value": sort_key(value), "number": True}

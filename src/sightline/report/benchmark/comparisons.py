@@ -1,70 +1,81 @@
-"""Pairs of methods and pairs of metrics, as small tables of coloured cells."""
+"""Matrices of pairwise comparisons: methods by a paired permutation test, metrics by Kendall's tau."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.report.numbers import NONE, chance, count, figure, finite, interval, signed
+from sightline.report.formatting import (
+    MISSING,
+    finite,
+    format_count,
+    format_difference,
+    format_interval,
+    format_p,
+    format_score,
+    minus_sign,
+)
 
 if TYPE_CHECKING:
     from sightline.bench.stats.agreement import Agreement
     from sightline.bench.table_rows import Comparison, Line
 
-__all__ = ["agreement_table", "significance"]
+__all__ = ["agreement_matrix", "significance_matrix"]
 
-_SELF = {"kind": "self", "sign": "", "told": ""}
-_UNKNOWN = {"kind": "", "sign": NONE, "told": "not compared"}
+_DIAGONAL = {"css": "self", "sign": "", "tooltip": ""}
+_NOT_COMPARED = {"css": "", "sign": MISSING, "tooltip": "not compared"}
 
 
-def significance(lines: Sequence[Line], comparisons: Sequence[Comparison], *, higher: bool) -> dict[str, Any]:
-    """Lay out all pairs of recipes of one metric: is the row better than the column, and beyond chance?"""
-    pairs = {(one.a, one.b): one for one in comparisons}
-    ranked = [line for line in lines if line.rank is not None]
+def significance_matrix(rows: Sequence[Line], comparisons: Sequence[Comparison], *, higher: bool) -> dict[str, Any]:
+    """Return the matrix of all pairs of recipes of one metric: is the row significantly better than the column?"""
+    pairs = {(pair.a, pair.b): pair for pair in comparisons}
+    ranked = [row for row in rows if row.rank is not None]
     if not pairs or len(ranked) < 2:
         return {}
-    heads = [{"recipe": line.recipe, "mark": count(line.rank)} for line in ranked]
-    rows = [
+    heads = [{"recipe": row.recipe, "rank": format_count(row.rank)} for row in ranked]
+    matrix = [
         {**head, "cells": [_cell(head["recipe"], other["recipe"], pairs, higher) for other in heads]} for head in heads
     ]
-    return {"heads": heads, "rows": rows}
+    return {"heads": heads, "rows": matrix}
 
 
 def _cell(row: str, column: str, pairs: Mapping[tuple[str, str], Comparison], higher: bool) -> dict[str, str]:
     if row == column:
-        return _SELF
-    found, sign = pairs.get((row, column)), 1
-    if found is None:
-        found, sign = pairs.get((column, row)), -1
-    if found is None or finite(found.difference) is None:
-        return _UNKNOWN
-    ends = sorted((sign * found.low, sign * found.high))
-    told = f"{row} − {column}: {signed(sign * found.difference)} ({interval(*ends)}), {chance(found.p_holm)}"
-    if not found.different:
-        return {"kind": "", "sign": "·", "told": told}
-    better = (sign * found.difference > 0) == higher
-    return {"kind": "up" if better else "down", "sign": "▲" if better else "▼", "told": told}
+        return _DIAGONAL
+    pair, sign = pairs.get((row, column)), 1
+    if pair is None:
+        pair, sign = pairs.get((column, row)), -1
+    if pair is None or finite(pair.difference) is None:
+        return _NOT_COMPARED
+    difference = format_difference(sign * pair.difference)
+    bounds = format_interval(*sorted((sign * pair.low, sign * pair.high)))
+    tooltip = f"{row} − {column}: {difference} ({bounds}), {format_p(pair.p_holm)}"
+    if not pair.different:
+        return {"css": "", "sign": "·", "tooltip": tooltip}
+    better = (sign * pair.difference > 0) == higher
+    return {"css": "up" if better else "down", "sign": "▲" if better else "▼", "tooltip": tooltip}
 
 
-def agreement_table(model: str, found: Sequence[Agreement], metrics: Sequence[str]) -> dict[str, Any]:
-    """Lay out how far each two metrics of a model agree on the order of the methods; nothing for a single metric."""
-    taus = {(one.one, one.other): one for one in found if one.model == model}
+def agreement_matrix(model: str, agreements: Sequence[Agreement], metrics: Sequence[str]) -> dict[str, Any]:
+    """Return the matrix of rank correlations between a model's metrics; nothing for a single metric."""
+    taus = {(pair.one, pair.other): pair for pair in agreements if pair.model == model}
     if not taus:
         return {}
-    rows = [{"metric": one, "cells": [_tau(one, other, taus) for other in metrics]} for one in metrics]
+    rows = [{"metric": metric, "cells": [_tau(metric, other, taus) for other in metrics]} for metric in metrics]
     return {"model": model, "metrics": list(metrics), "rows": rows}
 
 
-def _tau(one: str, other: str, taus: Mapping[tuple[str, str], Agreement]) -> dict[str, Any]:
-    found = taus.get((one, other), taus.get((other, one)))
-    value = None if found is None else finite(found.tau)
-    if found is None or value is None:
-        return {"self": True, "text": "" if one == other else NONE, "shade": "0", "tone": "accent", "told": ""}
+def _tau(metric: str, other: str, taus: Mapping[tuple[str, str], Agreement]) -> dict[str, Any]:
+    pair = taus.get((metric, other), taus.get((other, metric)))
+    value = None if pair is None else finite(pair.tau)
+    if pair is None or value is None:
+        text = "" if metric == other else MISSING
+        return {"self": True, "text": text, "shade": "0", "tone": "accent", "tooltip": ""}
     return {
         "self": False,
-        "text": f"{round(value, 2) + 0.0:.2f}".replace("-", "\N{MINUS SIGN}"),
+        "text": minus_sign(f"{round(value, 2) + 0.0:.2f}"),
         "shade": f"{abs(value):.3f}",
         "tone": "accent" if value >= 0 else "warn",
-        "told": f"{one} and {other}: τ {figure(value)} over {found.recipes} methods; "
-        f"image by image {figure(found.image_tau)}",
+        "tooltip": f"{metric} and {other}: τ {format_score(value)} over {pair.recipes} methods; "
+        f"image by image {format_score(pair.image_tau)}",
     }

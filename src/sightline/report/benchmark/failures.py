@@ -1,51 +1,59 @@
-"""Failures and flags: what could not be made or scored, how often, and why."""
+"""Failures and flags of a run: what could not be computed or scored, how often, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["FAILED", "trouble"]
+__all__ = ["FAILED", "failed_maps", "failure_table"]
 
 FAILED = "failed: "
 EXAMPLES = 3
-MOST = 300  # lines of the table; a run where everything failed must still make a page that opens
+MOST = 300  # rows of the table; a run where everything failed must still make a page that opens
 
 
-def trouble(rows: Any, left_out: Mapping[str, Sequence[tuple[str, str]]] | None = None) -> dict[str, Any]:
-    """Count the flags of a run by model, recipe and reason: failures first, then the most frequent.
+def failure_table(rows: Any, left_out: Mapping[str, Sequence[tuple[str, str]]] | None = None) -> dict[str, Any]:
+    """Return the flags of a run counted by model, recipe and reason: failures first, then the most frequent.
 
     Args:
         rows: the frame of a store.
         left_out: by model, what was never run on it, and why.
     """
     flagged = rows[rows["flag"].fillna("") != ""]
-    found = [
-        _line(model, recipe, flag, group)
+    counted = [
+        _flag_row(model, recipe, flag, group)
         for (model, recipe, flag), group in flagged.groupby(["model", "recipe", "flag"], sort=True)
     ]
-    never = [_never(model, name, reason) for model, pairs in (left_out or {}).items() for name, reason in pairs]
-    found.sort(key=lambda line: (not line["failed"], -line["count"]))
-    every = [*never, *found]
-    return {"rows": every[:MOST], "told": _told(flagged, len(never), len(every) - MOST)}
+    counted.sort(key=lambda row: (not row["failed"], -row["count"]))
+    never_run = [
+        _left_out_row(model, name, reason) for model, pairs in (left_out or {}).items() for name, reason in pairs
+    ]
+    table = [*never_run, *counted]
+    return {"rows": table[:MOST], "summary": _summary(flagged, len(never_run), len(table) - MOST)}
 
 
-def _line(model: str, recipe: str, flag: str, group: Any) -> dict[str, Any]:
+def failed_maps(rows: Any) -> int:
+    """Return how many maps of a frame of rows could not be computed or scored."""
+    failed = rows[rows["flag"].fillna("").str.startswith(FAILED)]
+    return len(failed.drop_duplicates(["model", "recipe", "image"]))
+
+
+def _flag_row(model: str, recipe: str, flag: str, group: Any) -> dict[str, Any]:
     images = list(dict.fromkeys(group["image"]))
     more = f" and {len(images) - EXAMPLES} more" if len(images) > EXAMPLES else ""
-    metrics = list(dict.fromkeys(group["metric"]))
+    failed = flag.startswith(FAILED)
     return {
         "model": model,
         "recipe": recipe,
         "flag": flag,
-        "failed": flag.startswith(FAILED),
+        "failed": failed,
         "count": len(images),
-        "metrics": "all" if flag.startswith(FAILED) else ", ".join(metrics),
+        "metrics": "all" if failed else ", ".join(dict.fromkeys(group["metric"])),
         "images": ", ".join(images[:EXAMPLES]) + more,
     }
 
 
-def _never(model: str, name: str, reason: str) -> dict[str, Any]:
+def _left_out_row(model: str, name: str, reason: str) -> dict[str, Any]:
     return {
         "model": model,
         "recipe": name,
@@ -57,15 +65,15 @@ def _never(model: str, name: str, reason: str) -> dict[str, Any]:
     }
 
 
-def _told(flagged: Any, never: int, hidden: int) -> str:
-    failed = flagged["flag"].str.startswith(FAILED)
-    maps = len(flagged[failed].drop_duplicates(["model", "recipe", "image"]))
-    scores = int((~failed & flagged["value"].isna()).sum())
-    remarks = int((~failed & flagged["value"].notna()).sum())
+def _summary(flagged: Any, never_run: int, hidden: int) -> str:
+    maps = failed_maps(flagged)
+    others = flagged[~flagged["flag"].str.startswith(FAILED)]
+    undefined = int(others["value"].isna().sum())
+    remarks = len(others) - undefined
     parts = [
-        f"{never:,} left out before the run" if never else "",
+        f"{never_run:,} left out before the run" if never_run else "",
         f"{maps:,} map{'' if maps == 1 else 's'} could not be made or scored" if maps else "",
-        f"{scores:,} score{' is' if scores == 1 else 's are'} undefined" if scores else "",
+        f"{undefined:,} score{' is' if undefined == 1 else 's are'} undefined" if undefined else "",
         f"{remarks:,} score{' has' if remarks == 1 else 's have'} a remark" if remarks else "",
         f"{hidden:,} lines are not shown" if hidden > 0 else "",
     ]

@@ -1,4 +1,4 @@
-"""The leaderboards of a page: the lines of a table in order, with the geometry of their intervals."""
+"""Leaderboards: the rows of a table in order of rank, formatted, with the coordinates of their intervals."""
 
 from __future__ import annotations
 
@@ -9,179 +9,185 @@ from typing import TYPE_CHECKING, Any
 from sightline.registry import METRICS
 from sightline.report.charts.axis import nice_range
 from sightline.report.charts.cost import Point, cost_chart
-from sightline.report.numbers import chance, count, figure, finite, interval, seconds, share, signed
+from sightline.report.formatting import (
+    finite,
+    format_count,
+    format_difference,
+    format_interval,
+    format_p,
+    format_percent,
+    format_score,
+    format_seconds,
+    sort_key,
+)
 
 if TYPE_CHECKING:
     from sightline.bench.table_rows import Line
 
-__all__ = ["ALPHA", "beats_control", "board", "findings", "overview", "ranked"]
+__all__ = ["ALPHA", "beats_control", "findings", "leaderboard", "overview", "ranked"]
 
 ALPHA = 0.05
+_SORTED_BY = ("rank", "rank_low", "mean", "low", "wins", "margin", "forward", "backward", "seconds", "count")
 
 
-def ranked(lines: Iterable[Line]) -> list[Line]:
-    """Put the lines of one metric in order: the best first, those without a value last."""
-    return sorted(lines, key=lambda line: (_rank(line), line.control, line.recipe))
+def ranked(rows: Iterable[Line]) -> list[Line]:
+    """Sort the rows of one metric by rank; those without a value come last."""
+    return sorted(rows, key=lambda row: (_rank(row), row.control, row.recipe))
 
 
-def beats_control(line: Line) -> bool:
-    """Tell whether a method is better than the best control by more than chance explains."""
-    margin, p = finite(line.margin), finite(line.p_control)
-    return not line.control and margin is not None and margin > 0 and p is not None and p < ALPHA
+def beats_control(row: Line) -> bool:
+    """Tell whether a method is significantly better than the best control."""
+    margin, p = finite(row.margin), finite(row.p_control)
+    return not row.control and margin is not None and margin > 0 and p is not None and p < ALPHA
 
 
-def board(lines: Sequence[Line], anchor: str) -> dict[str, Any]:
-    """Gather what the template needs to know of one metric of one model."""
-    rows = ranked(lines)
+def leaderboard(rows: Sequence[Line], anchor: str) -> dict[str, Any]:
+    """Return the leaderboard of one metric of one model, as the template reads it."""
+    rows = ranked(rows)
     metric = rows[0].metric
-    span = nice_range([end for line in rows for end in (line.low, line.high, line.mean)], share=0.04)
-    controls = [line for line in rows if line.control and finite(line.mean) is not None]
+    span = nice_range([value for row in rows for value in (row.low, row.high, row.mean)], margin=0.04)
+    controls = [row for row in rows if row.control and finite(row.mean) is not None]
     return {
         "metric": metric,
         "higher": rows[0].direction != "lower",
         "summary": METRICS[name].summary if (name := metric.partition("(")[0]) in METRICS else "",
-        "rows": [_row(line, span) for line in rows],
-        "control": _place(controls[0].mean, span) if controls else None,
+        "entries": [_entry(row, span) for row in rows],
+        "control": _percent_of(controls[0].mean, span) if controls else None,
         "control_name": controls[0].recipe if controls else "",
         "finding": _finding(rows),
-        **_charts(rows, anchor),
+        **_cost_charts(rows, anchor),
     }
 
 
 def overview(boards: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Put all metrics of a model side by side: one row per recipe, in the order of their mean rank."""
+    """Return all metrics of a model side by side: one entry per recipe, in the order of its mean rank."""
     recipes: dict[str, dict[str, Any]] = {}
-    for place, one in enumerate(boards):
-        for row in one["rows"]:
-            line = row["line"]
-            kept = recipes.setdefault(line.recipe, {"line": line, "row": row, "cells": [None] * len(boards)})
-            kept["cells"][place] = {**row, "shade": _shade(line, one)}
-    for kept in recipes.values():
-        ranks = [_rank(cell["line"]) for cell in kept["cells"] if cell and not _is_sanity(cell["line"].metric)]
-        kept["mean_rank"] = finite(sum(ranks) / len(ranks)) if ranks else None
-    order = sorted(recipes.values(), key=lambda one: math.inf if one["mean_rank"] is None else one["mean_rank"])
-    return {"heads": [{"metric": one["metric"], "higher": one["higher"]} for one in boards], "rows": order}
+    for index, board in enumerate(boards):
+        for entry in board["entries"]:
+            row = entry["row"]
+            merged = recipes.setdefault(row.recipe, {"row": row, "entry": entry, "cells": [None] * len(boards)})
+            merged["cells"][index] = {**entry, "shade": _shade(row, board)}
+    for merged in recipes.values():
+        ranks = [_rank(cell["row"]) for cell in merged["cells"] if cell and not _is_sanity(cell["row"].metric)]
+        merged["mean_rank"] = finite(sum(ranks) / len(ranks)) if ranks else None
+    by_rank = sorted(recipes.values(), key=lambda merged: merged["mean_rank"] or math.inf)
+    return {
+        "heads": [{"metric": board["metric"], "higher": board["higher"]} for board in boards],
+        "entries": by_rank,
+    }
 
 
 def findings(boards: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a sentence per metric: who leads, with whom it is tied, how many beat the controls."""
-    told = [one for one in boards if one["finding"] and not _is_sanity(one["metric"])]
-    return [{"metric": one["metric"], "higher": one["higher"], **one["finding"]} for one in told]
+    """Return the finding of each metric: the best method, those tied with it, and how many beat the controls."""
+    ordering = [board for board in boards if board["finding"] and not _is_sanity(board["metric"])]
+    return [{"metric": board["metric"], "higher": board["higher"], **board["finding"]} for board in ordering]
 
 
 def _is_sanity(metric: str) -> bool:
-    """Tell whether a metric checks a method instead of ordering methods: less than little is no better than little."""
+    """Tell whether a metric is a sanity check, which methods pass or fail: a lower value is not a better method."""
     name = metric.partition("(")[0]
     return name in METRICS and METRICS[name].family == "sanity"
 
 
-def _rank(line: Line) -> float:
-    return math.inf if line.rank is None else float(line.rank)
+def _rank(row: Line) -> float:
+    return math.inf if row.rank is None else float(row.rank)
 
 
-def _row(line: Line, span: tuple[float, float]) -> dict[str, Any]:
+def _entry(row: Line, span: tuple[float, float]) -> dict[str, Any]:
+    """Return a row with its numbers formatted for the page."""
     return {
-        "line": line,
-        "rank": count(line.rank),
-        "ranks": _ranks(line),
-        "mean": figure(line.mean),
-        "interval": interval(line.low, line.high),
-        "whisker": _whisker(line, span),
-        "wins": share(line.wins),
-        "margin": "" if line.control else signed(line.margin),
-        "margin_interval": "" if line.control else interval(line.margin_low, line.margin_high),
-        "p": "" if line.control else chance(line.p_control),
-        "beats": beats_control(line),
-        "forward": count(line.forward),
-        "backward": count(line.backward),
-        "seconds": seconds(line.seconds),
-        "trouble": _trouble(line),
-        "sort": {
-            name: _sortable(getattr(line, name))
-            for name in ("rank", "rank_low", "mean", "low", "wins", "margin", "forward", "backward", "seconds", "count")
-        },
+        "row": row,
+        "rank": format_count(row.rank),
+        "ranks": _rank_interval(row),
+        "mean": format_score(row.mean),
+        "interval": format_interval(row.low, row.high),
+        "error_bar": _error_bar(row, span),
+        "wins": format_percent(row.wins),
+        "margin": "" if row.control else format_difference(row.margin),
+        "margin_interval": "" if row.control else format_interval(row.margin_low, row.margin_high),
+        "p": "" if row.control else format_p(row.p_control),
+        "beats": beats_control(row),
+        "forward": format_count(row.forward),
+        "backward": format_count(row.backward),
+        "seconds": format_seconds(row.seconds),
+        "failures": _failures(row),
+        "sort": {name: sort_key(getattr(row, name)) for name in _SORTED_BY},
     }
 
 
-def _sortable(value: float | None) -> str:
-    number = finite(value)
-    return "" if number is None else repr(number)
-
-
-def _ranks(line: Line) -> str:
-    low, high = count(line.rank_low), count(line.rank_high)
+def _rank_interval(row: Line) -> str:
+    low, high = format_count(row.rank_low), format_count(row.rank_high)
     return low if low == high else f"{low}\N{EN DASH}{high}"
 
 
-def _whisker(line: Line, span: tuple[float, float]) -> dict[str, str] | None:
-    if finite(line.mean) is None:
+def _bounds(row: Line) -> tuple[float, float]:
+    """Return the bounds of the mean's interval; the mean itself where too few images give none."""
+    low = row.low if finite(row.low) is not None else row.mean
+    high = row.high if finite(row.high) is not None else row.mean
+    return low, high
+
+
+def _error_bar(row: Line, span: tuple[float, float]) -> dict[str, str] | None:
+    if finite(row.mean) is None:
         return None
-    low = line.low if finite(line.low) is not None else line.mean
-    high = line.high if finite(line.high) is not None else line.mean
-    left, right = _place(low, span), _place(high, span)
-    return {"left": f"{left:.2f}", "width": f"{max(right - left, 0):.2f}", "dot": f"{_place(line.mean, span):.2f}"}
+    left, right = (_percent_of(bound, span) for bound in _bounds(row))
+    dot = _percent_of(row.mean, span)
+    return {"left": f"{left:.2f}", "width": f"{max(right - left, 0):.2f}", "dot": f"{dot:.2f}"}
 
 
-def _place(value: float, span: tuple[float, float]) -> float:
+def _percent_of(value: float, span: tuple[float, float]) -> float:
     return 100 * (value - span[0]) / (span[1] - span[0])
 
 
-def _trouble(line: Line) -> str:
-    told = [f"{line.failed} failed" if line.failed else "", f"{line.degenerate} undefined" if line.degenerate else ""]
-    return ", ".join(filter(None, told))
+def _failures(row: Line) -> str:
+    counts = [f"{row.failed} failed" if row.failed else "", f"{row.degenerate} undefined" if row.degenerate else ""]
+    return ", ".join(filter(None, counts))
 
 
-def _shade(line: Line, one: dict[str, Any]) -> str:
-    """Return how good a value is among those of its metric, 0 the worst and 1 the best, as a strength of colour."""
-    values = [row["line"].mean for row in one["rows"] if finite(row["line"].mean) is not None]
-    if finite(line.mean) is None or max(values) == min(values):
+def _shade(row: Line, board: dict[str, Any]) -> str:
+    """Return how good a value is among those of its metric, from 0, the worst, to 1, the best: the cell's shade."""
+    means = [entry["row"].mean for entry in board["entries"] if finite(entry["row"].mean) is not None]
+    if finite(row.mean) is None or max(means) == min(means):
         return "0"
-    place = (line.mean - min(values)) / (max(values) - min(values))
-    return f"{place if one['higher'] else 1 - place:.3f}"
+    fraction = (row.mean - min(means)) / (max(means) - min(means))
+    return f"{fraction if board['higher'] else 1 - fraction:.3f}"
 
 
 def _finding(rows: Sequence[Line]) -> dict[str, Any]:
-    methods = [line for line in rows if not line.control and finite(line.mean) is not None]
+    methods = [row for row in rows if not row.control and finite(row.mean) is not None]
     if not methods:
         return {}
-    lead = methods[0]
-    letters = set(lead.group or "")
-    tied = [line.recipe for line in methods[1:] if letters & set(line.group or "")]
-    controls = [line for line in rows if line.control and finite(line.mean) is not None]
+    best = methods[0]
+    letters = set(best.group or "")
+    controls = [row for row in rows if row.control and finite(row.mean) is not None]
     return {
-        "lead": lead.recipe,
-        "mean": figure(lead.mean),
-        "interval": interval(lead.low, lead.high),
-        "tied": tied,
+        "best": best.recipe,
+        "mean": format_score(best.mean),
+        "interval": format_interval(best.low, best.high),
+        "tied": [row.recipe for row in methods[1:] if letters & set(row.group or "")],
         "methods": len(methods),
         "beating": sum(map(beats_control, methods)),
         "control": controls[0].recipe if controls else "",
-        "behind": rows[0].control,
-        "doubt": bool(controls) and not beats_control(lead),
+        "behind_control": rows[0].control,
+        "in_doubt": bool(controls) and not beats_control(best),
     }
 
 
-def _charts(rows: Sequence[Line], anchor: str) -> dict[str, Any]:
-    """Draw quality against passes twice: for a wide window, with names, and for a narrow one, with numbers alone."""
-    points = [
-        Point(
-            name=line.recipe,
-            mark=count(line.rank),
-            passes=(finite(line.forward) or 0.0) + (finite(line.backward) or 0.0),
-            value=line.mean,
-            low=line.low if finite(line.low) is not None else line.mean,
-            high=line.high if finite(line.high) is not None else line.mean,
-            control=line.control,
-        )
-        for line in rows
-        if finite(line.mean) is not None
-    ]
+def _cost_charts(rows: Sequence[Line], anchor: str) -> dict[str, Any]:
+    """Draw score against passes twice: for a wide window, with names, and for a narrow one, with ranks alone."""
+    points = [_point(row) for row in rows if finite(row.mean) is not None]
     if not points:
         return {"cost_wide": "", "cost_narrow": "", "points": []}
     metric, higher = rows[0].metric, rows[0].direction != "lower"
-    told: dict[str, Any] = {"title": f"{metric} against passes", "y_label": metric, "higher": higher}
+    options: dict[str, Any] = {"title": f"{metric} against passes", "y_label": metric, "higher": higher}
     return {
-        "cost_wide": cost_chart(points, **told, identifier=f"{anchor}-wide"),
-        "cost_narrow": cost_chart(points, **told, size=(348, 330), names=False, identifier=f"{anchor}-narrow"),
-        "points": [{"mark": point.mark, "name": point.name, "control": point.control} for point in points],
+        "cost_wide": cost_chart(points, **options, identifier=f"{anchor}-wide"),
+        "cost_narrow": cost_chart(points, **options, size=(348, 330), names=False, identifier=f"{anchor}-narrow"),
+        "points": points,
     }
+
+
+def _point(row: Line) -> Point:
+    low, high = _bounds(row)
+    passes = (finite(row.forward) or 0.0) + (finite(row.backward) or 0.0)
+    return Point(row.recipe, format_count(row.rank), passes, row.mean, low, high, row.control)

@@ -1,6 +1,6 @@
-"""Write the page of a benchmark: one HTML file that needs nothing else, and the same table in three formats.
+"""The HTML page of a benchmark run: one file that needs nothing else, and the table as CSV, Markdown and LaTeX.
 
-Everything on it comes from the rows of a store and the statistics made of them; every text is escaped, since recipes,
+Everything on it comes from the rows of a store and the statistics made of them. Every text is escaped, since recipes,
 file names and reasons may hold anything.
 """
 
@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.extras import require
 from sightline.report.benchmark.breakdown import class_table, worst_table
-from sightline.report.benchmark.comparisons import agreement_table, significance
+from sightline.report.benchmark.comparisons import agreement_matrix, significance_matrix
 from sightline.report.benchmark.curves import curve_groups
-from sightline.report.benchmark.failures import trouble
-from sightline.report.benchmark.gallery import Exhibit, hang
-from sightline.report.benchmark.leaderboard import board, findings, overview, ranked
-from sightline.report.benchmark.sanity import Soundness, sanity_groups
+from sightline.report.benchmark.failures import failure_table
+from sightline.report.benchmark.gallery import GalleryImage, render_gallery
+from sightline.report.benchmark.leaderboard import findings, leaderboard, overview, ranked
+from sightline.report.benchmark.sanity import SanityResult, sanity_tables
 from sightline.report.figure import write_bytes
 from sightline.report.palette import DIVERGING, css_gradient
 
@@ -29,15 +29,16 @@ if TYPE_CHECKING:
     from sightline.bench.table import Table
     from sightline.bench.table_rows import Line
 
-__all__ = ["TABLES", "BenchmarkPage", "render_benchmark", "write_benchmark"]
+__all__ = ["FILES", "TABLES", "BenchmarkPage", "render_benchmark", "write_benchmark"]
 
 TABLES = ("table.csv", "table.md", "table.tex")
+FILES = ("index.html", *TABLES)
 OPEN = 4  # images of the gallery that are seen without a click
 
 
 @dataclass(frozen=True, eq=False)
 class BenchmarkPage:
-    """Everything a run has to show.
+    """Everything that the page of a benchmark run shows.
 
     Attributes:
         title: the page's heading.
@@ -46,18 +47,18 @@ class BenchmarkPage:
         plan: the plan as plain data, shown as it is.
         models: in the order to show them; as the table has them where it is empty.
         metrics: likewise.
-        lede: sentences below the heading: the source of the table, notes of the plan.
+        intro: sentences below the heading: the source of the table, notes of the plan.
         facts: (name, value) pairs below them: data set, images, when.
-        warnings: what a reader must know before believing any of it.
-        exhibits: images of the gallery with their maps.
+        warnings: what a reader must know before relying on the numbers.
+        gallery: images with their maps.
         gallery_metric: the metric whose values stand below the maps.
-        labels: model -> class -> what it is called.
-        soundness: sanity verdicts, where such metrics were run.
+        labels: model -> class -> its label.
+        sanity: verdicts of the sanity metrics, where such were run.
         left_out: by model, the recipes and metrics that were not run on it, and why.
         skipped: (image, reason) pairs of the data set.
         versions: (package, version) pairs.
         command: what to type to run it again.
-        bibtex: the papers behind everything used.
+        bibtex: the references of everything used.
     """
 
     title: str
@@ -66,13 +67,13 @@ class BenchmarkPage:
     plan: Mapping[str, Any] = field(default_factory=dict)
     models: Sequence[str] = ()
     metrics: Sequence[str] = ()
-    lede: Sequence[str] = ()
+    intro: Sequence[str] = ()
     facts: Sequence[tuple[str, str]] = ()
     warnings: Sequence[str] = ()
-    exhibits: Sequence[Exhibit] = ()
+    gallery: Sequence[GalleryImage] = ()
     gallery_metric: str = ""
     labels: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    soundness: Sequence[Soundness] = ()
+    sanity: Sequence[SanityResult] = ()
     left_out: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     skipped: Sequence[tuple[str, str]] = ()
     versions: Sequence[tuple[str, str]] = ()
@@ -81,14 +82,13 @@ class BenchmarkPage:
 
 
 def write_benchmark(page: BenchmarkPage, folder: Path | str) -> list[Path]:
-    """Write ``index.html`` and the tables beside it, each whole or not at all; return their paths."""
-    folder = Path(folder)
+    """Write ``index.html`` and the tables beside it, each file atomically; return their paths, the page first."""
     texts = (render_benchmark(page), page.table.to_csv(), page.table.to_markdown(), page.table.to_latex())
-    names = ("index.html", *TABLES)
-    # A file name may hold bytes that are no text; they become "?" instead of stopping the report at its last step.
-    return [
-        write_bytes(text.encode("utf-8", "replace"), folder / name) for name, text in zip(names, texts, strict=True)
-    ]
+    paths = [Path(folder) / name for name in FILES]
+    for path, text in reversed(list(zip(paths, texts, strict=True))):  # the page last: what it links to is there
+        # A file name may hold bytes that are no text; they become "?" instead of stopping the report at its last step.
+        write_bytes(text.encode("utf-8", "replace"), path)
+    return paths
 
 
 def render_benchmark(page: BenchmarkPage) -> str:
@@ -99,26 +99,18 @@ def render_benchmark(page: BenchmarkPage) -> str:
     )
     environment.filters["breakable"] = _breakable
     models = _models(page)
-    curves = _curves(page, models)
-    gallery = _gallery(page, models)
-    sanity = sanity_groups(page.soundness, [model["name"] for model in models])
-    agreement = [
-        one
-        for model in models
-        if (one := agreement_table(model["name"], page.table.agreement, [board["metric"] for board in model["boards"]]))
-    ]
+    sections = {
+        "curves": _curves(page, models),
+        "gallery": _gallery(page, models),
+        "sanity": sanity_tables(page.sanity, [model["name"] for model in models]),
+        "agreement": _agreement(page, models),
+    }
     text = environment.from_string(_template("benchmark.html.j2")).render(
         page=page,
-        facts=page.facts,
-        warnings=page.warnings,
-        contents=_contents(models, curves=curves, gallery=gallery, sanity=sanity, agreement=agreement),
+        contents=_contents(models, sections),
         models=models,
-        curves=curves,
-        gallery=gallery,
-        sanity=sanity,
-        agreement=agreement,
-        trouble=trouble(page.rows, page.left_out),
-        versions=page.versions,
+        **sections,
+        failures=failure_table(page.rows, page.left_out),
         plan=json.dumps(dict(page.plan), indent=2, ensure_ascii=False) if page.plan else "",
         tables=TABLES,
         css=_template("benchmark.css"),
@@ -138,93 +130,98 @@ def _breakable(text: str) -> Any:
 
 
 def _models(page: BenchmarkPage) -> list[dict[str, Any]]:
-    """Gather the leaderboards of each model."""
-    every: dict[str, dict[str, list[Line]]] = {}
-    order = {name: place for place, name in enumerate((*page.models, *page.metrics))}
+    """Return the leaderboards of each model."""
+    by_model: dict[str, dict[str, list[Line]]] = {}
+    order = {name: index for index, name in enumerate((*page.models, *page.metrics))}
     last = len(order)
-    for line in sorted(page.table.lines, key=lambda one: (order.get(one.model, last), order.get(one.metric, last))):
-        every.setdefault(line.model, {}).setdefault(line.metric, []).append(line)
+    for row in sorted(page.table.lines, key=lambda row: (order.get(row.model, last), order.get(row.metric, last))):
+        by_model.setdefault(row.model, {}).setdefault(row.metric, []).append(row)
     models = []
-    for place, (name, metrics) in enumerate(every.items(), 1):
-        anchor = f"model-{place}"
+    for number, (name, by_metric) in enumerate(by_model.items(), 1):
+        anchor = f"model-{number}"
         boards = [
-            _board(page, name, metric, lines, f"{anchor}-{number}")
-            for number, (metric, lines) in enumerate(metrics.items(), 1)
+            _board(page, name, metric, rows, f"{anchor}-{index}")
+            for index, (metric, rows) in enumerate(by_metric.items(), 1)
         ]
-        whole = overview(boards)
+        all_metrics = overview(boards)
         models.append(
             {
                 "name": name,
                 "anchor": anchor,
                 "boards": boards,
-                "overview": whole,
+                "metrics": [board["metric"] for board in boards],
+                "overview": all_metrics,
                 "findings": findings(boards),
-                "order": [one["line"].recipe for one in whole["rows"]],
+                "recipes": [entry["row"].recipe for entry in all_metrics["entries"]],
             }
         )
     return models
 
 
-def _board(page: BenchmarkPage, model: str, metric: str, lines: Sequence[Line], anchor: str) -> dict[str, Any]:
-    made = board(lines, anchor)
-    pairs = _of(page.table.comparisons, model, metric)
-    recipes, names = [line.recipe for line in ranked(lines)], page.labels.get(model, {})
+def _board(page: BenchmarkPage, model: str, metric: str, rows: Sequence[Line], anchor: str) -> dict[str, Any]:
+    board, ordered = leaderboard(rows, anchor), ranked(rows)
+    names = page.labels.get(model, {})
+    classes = _select(page.table.breakdown, model, metric)
     return {
-        **made,
+        **board,
         "anchor": anchor,
-        "matrix": significance(ranked(lines), pairs, higher=made["higher"]),
+        "matrix": significance_matrix(ordered, _select(page.table.comparisons, model, metric), higher=board["higher"]),
         "reduction": page.table.reductions.get(metric, "mean over images"),
-        "worst": worst_table(_of(page.table.worst, model, metric), names),
-        "classes": class_table(_of(page.table.breakdown, model, metric), recipes, names),
+        "worst": worst_table(_select(page.table.worst, model, metric), names),
+        "classes": class_table(classes, [row.recipe for row in ordered], names),
     }
 
 
-def _of(found: Sequence[Any], model: str, metric: str) -> list[Any]:
-    return [one for one in found if one.model == model and one.metric == metric]
+def _select(items: Sequence[Any], model: str, metric: str) -> list[Any]:
+    return [item for item in items if item.model == model and item.metric == metric]
 
 
 def _controls(page: BenchmarkPage) -> set[str]:
-    return {line.recipe for line in page.table.lines if line.control}
+    return {row.recipe for row in page.table.lines if row.control}
 
 
-def _curves(page: BenchmarkPage, models: Sequence[dict[str, Any]]) -> list[Any]:
+def _curves(page: BenchmarkPage, models: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     controls = _controls(page)
-    order = {model["name"]: sorted(model["order"], key=controls.__contains__) for model in models}
-    best = {name: next((one for one in recipes if one in controls), "") for name, recipes in order.items()}
-    shown = {model["name"]: [one["metric"] for one in model["boards"]] for model in models}
-    return curve_groups(page.rows, order, shown, controls, best)
+    recipes = {model["name"]: sorted(model["recipes"], key=controls.__contains__) for model in models}
+    best = {name: next((recipe for recipe in ordered if recipe in controls), "") for name, ordered in recipes.items()}
+    metrics = {model["name"]: model["metrics"] for model in models}
+    return curve_groups(page.rows, recipes, metrics, controls, best)
+
+
+def _agreement(page: BenchmarkPage, models: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    matrices = [agreement_matrix(model["name"], page.table.agreement, model["metrics"]) for model in models]
+    return [matrix for matrix in matrices if matrix]
 
 
 def _gallery(page: BenchmarkPage, models: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    frames = hang(page.exhibits)
-    if not frames:
+    images = render_gallery(page.gallery)
+    if not images:
         return {}
     names = [model["name"] for model in models]
-    groups = [{"model": name, "frames": [one for one in frames if one["model"] == name]} for name in names]
-    groups = [group for group in groups if group["frames"]]
+    groups = [{"model": name, "images": [image for image in images if image["model"] == name]} for name in names]
+    groups = [group for group in groups if group["images"]]
     return {
         "groups": groups,
         "open": OPEN if len(groups) == 1 else OPEN // 2,
-        "photos": any(frame["photo"] for frame in frames),
+        "photos": any(image["photo"] for image in images),
         "controls": _controls(page),
         "gradient": css_gradient(DIVERGING),
-        "told": _gallery_words(page, frames),
+        "summary": _gallery_summary(page, images),
     }
 
 
-def _gallery_words(page: BenchmarkPage, frames: Sequence[dict[str, Any]]) -> str:
-    count, of = len({frame["image"] for frame in frames}), page.rows["image"].nunique()
-    words = [f"{count} of {of} images, from those where the methods do best to those where they do worst."]
+def _gallery_summary(page: BenchmarkPage, images: Sequence[dict[str, Any]]) -> str:
+    count, total = len({image["image"] for image in images}), page.rows["image"].nunique()
+    sentences = [f"{count} of {total} images, from those where the methods do best to those where they do worst."]
     if page.gallery_metric:
-        words.append(f"Below each map its {page.gallery_metric} on that image.")
-    if not all(frame["photo"] for frame in frames):
-        words.append("Where the photograph is not at hand, the maps stand alone.")
-    return " ".join(words)
+        sentences.append(f"Below each map its {page.gallery_metric} on that image.")
+    if not all(image["photo"] for image in images):
+        sentences.append("Where the photograph cannot be read, maps are shown alone.")
+    return " ".join(sentences)
 
 
-def _contents(models: Sequence[dict[str, Any]], **sections: Any) -> list[tuple[str, str]]:
-    """Return the links of the navigation bar."""
-    names = {"curves": "Curves", "gallery": "Gallery", "sanity": "Sanity", "agreement": "Agreement"}
-    found = [(model["anchor"], "Leaderboard" if len(models) == 1 else model["name"]) for model in models]
-    found += [(key, names[key]) for key, value in sections.items() if value]
-    return [*found, ("trouble", "Failures"), ("rerun", "Run it again")]
+def _contents(models: Sequence[dict[str, Any]], sections: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the links of the navigation bar: anchor and text."""
+    links = [(model["anchor"], "Leaderboard" if len(models) == 1 else model["name"]) for model in models]
+    links += [(name, name.capitalize()) for name, content in sections.items() if content]
+    return [*links, ("failures", "Failures"), ("rerun", "Run it again")]

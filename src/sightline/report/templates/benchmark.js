@@ -6,7 +6,7 @@
   const themes = ["auto", "light", "dark"];
   const remember = (theme) => { try { localStorage.setItem("sightline-theme", theme); } catch (error) { /* not here */ } };
   const recall = () => { try { return localStorage.getItem("sightline-theme"); } catch (error) { return null; } };
-  const wear = (theme) => {
+  const applyTheme = (theme) => {
     if (theme === "auto") delete document.documentElement.dataset.theme;
     else document.documentElement.dataset.theme = theme;
     all(document, ".theme").forEach((button) => {
@@ -14,10 +14,10 @@
       button.dataset.now = theme;
     });
   };
-  wear(themes.includes(recall()) ? recall() : "auto");
+  applyTheme(themes.includes(recall()) ? recall() : "auto");
   all(document, ".theme").forEach((button) => button.addEventListener("click", () => {
     const next = themes[(themes.indexOf(button.dataset.now) + 1) % themes.length];
-    wear(next);
+    applyTheme(next);
     remember(next);
   }));
 
@@ -70,9 +70,9 @@
     });
   });
 
-  all(document, ".bareness").forEach((button) => button.addEventListener("click", () => {
-    const bare = button.closest("section").classList.toggle("bare");
-    button.setAttribute("aria-pressed", String(bare));
+  all(document, ".hide-overlays").forEach((button) => button.addEventListener("click", () => {
+    const hidden = button.closest("section").classList.toggle("no-overlays");
+    button.setAttribute("aria-pressed", String(hidden));
   }));
 
   all(document, ".copy").forEach((button) => {

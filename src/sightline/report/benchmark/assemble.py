@@ -1,0 +1,185 @@
+"""Assemble the report of a benchmark: read a store, compute its table, gather what the page shows, write it.
+
+>>> report = benchmark_report("runs/first-look")  # doctest: +SKIP
+>>> report.table.to_frame()  # doctest: +SKIP
+>>> report.save("first-look-report").files[0]  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sightline import __version__
+from sightline.bench.store.store import Store, read_rows
+from sightline.bench.table import Table, make_table
+from sightline.bench.unit import Manifest
+from sightline.errors import InputError, SightlineError
+from sightline.report.benchmark import provenance
+from sightline.report.benchmark.failures import failed_maps
+from sightline.report.benchmark.gallery_loading import gallery_images, gallery_metric, load_view
+from sightline.report.benchmark.page import BenchmarkPage, write_benchmark
+from sightline.report.benchmark.sanity import sanity_results
+
+__all__ = ["BenchmarkReport", "assemble_page", "benchmark_report", "write_report"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BenchmarkReport:
+    """The results of a benchmark run, read from its store.
+
+    Attributes:
+        store: the folder or url that they were read from.
+        run: the plan's name.
+        rows: a pandas frame, one row per image, recipe and metric.
+        table: means, intervals, tests and ranks.
+        counts: numbers of ``images``, ``units``, ``missing_units`` and ``failed_maps``.
+        manifest: the plan and what it resolved to; None where the store does not hold that of this run.
+        files: what was written: the page and its tables.
+    """
+
+    store: str
+    run: str
+    rows: Any
+    table: Table
+    counts: Mapping[str, int]
+    manifest: Manifest | None = None
+    files: Sequence[Path] = ()
+
+    def __repr__(self) -> str:
+        shape = f"{self.counts['images']} images, {self.rows['recipe'].nunique()} recipes"
+        return f"BenchmarkReport({self.run!r}, {shape}, {self.rows['metric'].nunique()} metrics)"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader must know before relying on the numbers, in sentences."""
+        return _warnings(self.counts, self.rows)
+
+    def json(self) -> dict[str, Any]:
+        """Return everything as plain data; ``table`` holds the rows of the table."""
+        files = [str(path) for path in self.files]
+        return {**self.table.to_json(), "run": self.run, **self.counts, "files": files, "version": __version__}
+
+    def save(self, folder: Path | str | None = None, *, gallery: int = 16) -> BenchmarkReport:
+        """Write the page and its tables into a folder, and return the report with their paths in `files`.
+
+        Args:
+            folder: by default ``report`` in the store, or ``sightline-report`` here where the store is a url.
+            gallery: how many images the gallery shows per model; 0 for none.
+        """
+        inside = Store(self.store).folder
+        chosen = Path(folder) if folder else inside / "report" if inside else Path("sightline-report")
+        return replace(self, files=write_benchmark(assemble_page(self, gallery=gallery), chosen))
+
+
+def benchmark_report(
+    store: str | os.PathLike[str], *, run: str | None = None, resamples: int = 2000
+) -> BenchmarkReport:
+    """Read the results of a benchmark run and compute its table; a run that is not finished is read as far as it is.
+
+    Args:
+        store: the folder or url of the run.
+        run: the plan's name; by default the last one run.
+        resamples: bootstrap resamples behind each confidence interval.
+
+    Raises:
+        InputError: there is no store, or no finished unit in it.
+    """
+    url = os.fspath(store)
+    rows = read_rows(url, run)
+    if not len(rows):
+        of_run = f" of the run {run!r}" if run else ""
+        raise InputError(f"{url} holds no finished unit{of_run}; `sightline bench resume` goes on")
+    name = str(rows["run"].iloc[0])
+    opened = Store(url)
+    manifest = _manifest(opened, name)
+    return BenchmarkReport(
+        store=url,
+        run=name,
+        rows=rows,
+        table=make_table(rows, resamples=resamples),
+        counts=_counts(opened, manifest, rows),
+        manifest=manifest,
+    )
+
+
+def write_report(
+    store: str | os.PathLike[str],
+    folder: Path | str | None = None,
+    *,
+    run: str | None = None,
+    gallery: int = 16,
+    resamples: int = 2000,
+) -> BenchmarkReport:
+    """Read the results of a benchmark run and write its page and tables, as ``sightline report`` does."""
+    return benchmark_report(store, run=run, resamples=resamples).save(folder, gallery=gallery)
+
+
+def assemble_page(report: BenchmarkReport, *, gallery: int = 16) -> BenchmarkPage:
+    """Gather what the page shows; the gallery loads each model's preprocessing and the data set where it can."""
+    manifest, rows, table = report.manifest, report.rows, report.table
+    plan = dict(manifest.plan) if manifest else {}
+    metric = gallery_metric(table)
+    models = dict.fromkeys(row.model for row in table.lines) if gallery else {}
+    views = {model: load_view(manifest, model) for model in models}
+    labels = [int(label) for label in rows["label"].dropna().unique()]
+    return BenchmarkPage(
+        title=str(plan.get("title") or report.run),
+        rows=rows,
+        table=table,
+        plan=plan,
+        models=[info.model for info in manifest.models] if manifest else (),
+        metrics=list(dict.fromkeys(name for info in manifest.models for name in info.metrics)) if manifest else (),
+        intro=[text for text in (plan.get("source", ""), *plan.get("notes", ())) if text],
+        facts=provenance.run_facts(report.run, manifest, Store(report.store), rows, table),
+        warnings=[f"{text[:1].upper()}{text[1:]}.".replace("`", "") for text in report.warnings],
+        gallery=gallery_images(report.store, rows, table, metric, gallery, views),
+        gallery_metric=metric,
+        labels={model: {label: view.label(label) for label in labels} for model, view in views.items()},
+        sanity=sanity_results(rows),
+        left_out={info.model: info.left_out for info in manifest.models} if manifest else {},
+        skipped=manifest.skipped if manifest else (),
+        versions=provenance.versions(rows),
+        command=provenance.command(report.store, manifest),
+        bibtex=provenance.bibtex(rows, plan, manifest.dataset if manifest else str(rows["dataset"].iloc[0])),
+    )
+
+
+def _manifest(store: Store, run: str) -> Manifest | None:
+    """Return the manifest of a run; None where the store holds that of another, or one that cannot be read."""
+    try:
+        manifest = store.manifest()
+    except SightlineError:
+        return None
+    return manifest if manifest.name == run else None
+
+
+def _counts(store: Store, manifest: Manifest | None, rows: Any) -> dict[str, int]:
+    planned = {unit.key for unit in manifest.units()} if manifest else set()
+    return {
+        "images": int(rows["image"].nunique()),
+        "units": int(rows["unit"].nunique()),
+        "missing_units": len(planned - store.keys()),
+        "failed_maps": failed_maps(rows),
+    }
+
+
+def _warnings(counts: Mapping[str, int], rows: Any) -> list[str]:
+    sentences = []
+    if missing := counts["missing_units"]:
+        total = missing + counts["units"]
+        sentences.append(
+            f"the run is not finished: {missing} of {total} units are missing; `sightline bench resume` goes on"
+        )
+    if failed := counts["failed_maps"]:
+        sentences.append(
+            f"{failed} map{'' if failed == 1 else 's'} could not be made or scored; the reasons are under Failures"
+        )
+    if rows["versions"].nunique() > 1:
+        sentences.append("the rows come from several versions of sightline or of the packages below it")
+    if rows.groupby("model")["weights"].nunique().max() > 1:
+        sentences.append("rows of one model come from different weights; they are put together all the same")
+    return sentences
