@@ -10,7 +10,8 @@ from rich.text import Text
 
 from sightline.cli import console
 from sightline.cli.options import AsJson
-from sightline.cli.tables import fields_table, score
+from sightline.cli.tables import fields_table
+from sightline.numbers import format_score
 
 if TYPE_CHECKING:
     from sightline.report.benchmark import BenchmarkReport
@@ -91,9 +92,9 @@ def _cells(row: Any) -> tuple[str, ...]:
     return (
         "–" if row.rank is None else str(row.rank),
         row.recipe,
-        score(row.mean),
-        f"{score(row.low)} to {score(row.high)}",
+        format_score(row.mean),
+        f"{format_score(row.low)} to {format_score(row.high)}",
         row.group or "–",
-        "" if row.control else score(row.margin),
+        "" if row.control else format_score(row.margin),
         "control" if row.control else "class-agnostic" if row.agnostic else "",
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.extras import require
+from sightline.files import write_atomically
 from sightline.report.benchmark.breakdown import class_table, worst_table
 from sightline.report.benchmark.comparisons import agreement_matrix, significance_matrix
 from sightline.report.benchmark.curves import curve_groups
@@ -22,7 +23,6 @@ from sightline.report.benchmark.failures import failure_table
 from sightline.report.benchmark.gallery import GalleryImage, render_gallery
 from sightline.report.benchmark.leaderboard import findings, leaderboard, overview, ranked
 from sightline.report.benchmark.sanity import SanityResult, sanity_tables
-from sightline.report.figure import write_bytes
 from sightline.report.palette import DIVERGING, css_gradient
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def write_benchmark(page: BenchmarkPage, folder: Path | str) -> list[Path]:
     paths = [Path(folder) / name for name in FILES]
     for path, text in reversed(list(zip(paths, texts, strict=True))):  # the page last: what it links to is there
         # A file name may hold bytes that are no text; they become "?" instead of stopping the report at its last step.
-        write_bytes(text.encode("utf-8", "replace"), path)
+        write_atomically(path, text.encode("utf-8", "replace"))
     return paths
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sightline.audit.sanity_verdict import DOUBTFUL, FAILS, NO_VERDICT, PASSES, Evidence, verdict
+from sightline.audit.sanity_verdict import DOUBTFUL, FAILS, NO_VERDICT, PASSES, SanityScores, sanity_verdict
 from sightline.bench.traits import kind_of
 from sightline.report.formatting import format_score, sort_key
 
@@ -65,7 +65,7 @@ def _verdict(rows: Any, means: Mapping[str, float], agnostic: bool) -> tuple[str
     curve = _mean_curve(spearman[~of_absolute_values]["curve"]) or absolute
     if not curve:
         return NO_VERDICT, f"Verdicts rest on {SPEARMAN}, which was not run or gave no number."
-    scores = Evidence(
+    scores = SanityScores(
         curve=curve,
         absolute=absolute[-1] if absolute else math.nan,
         pearson=similarity["randomisation_pearson"],
@@ -74,7 +74,7 @@ def _verdict(rows: Any, means: Mapping[str, float], agnostic: bool) -> tuple[str
         other_class=similarity["random_logit"],
         other_image=math.nan,
     )
-    judged = verdict(scores, agnostic=agnostic)
+    judged = sanity_verdict(scores, agnostic=agnostic)
     return judged.word, judged.sentence
 
 
