@@ -42,7 +42,7 @@ def totals(model: nn.Module, images: Tensor, target: int) -> tuple[list[Tensor],
     assert isinstance(adapter, VisionTransformer)
     run = run_for_relevance(adapter, images, [sightline.Logit(target)], 0, gradient=False)
     streams = list(rules.stream_relevance(run.traces, run.head_relevance(0, rules), adapter.depth))
-    pixels, positions = embed(adapter, images).share(rules, streams[-1][:, adapter.prefix :])
+    pixels, positions = embed(adapter, images).propagate(rules, streams[-1][:, adapter.prefix :])
     parts = (pixels, positions, streams[-1][:, : adapter.prefix])
     return [r.sum(dim=(1, 2)) for r in streams], sum(part.flatten(1).sum(dim=1) for part in parts)  # type: ignore[return-value]
 
@@ -180,7 +180,7 @@ def test_is_its_rules_written_out_image_by_image(recipe: str, joint: bool, tiny_
 def test_pixels_share_by_how_far_they_are_from_their_bounds() -> None:
     weight, pixels, relevance = random(6, 3, 4, 4), random(2, 3, 8, 4), random(2, 2, 6)
     embedding = Embedding(pixels, weight, random(2, 2, 6), torch.zeros(2, 2, 6, dtype=torch.float64))
-    got, positions = embedding.share(Rules(joint=False), relevance)
+    got, positions = embedding.propagate(Rules(joint=False), relevance)
     assert not positions.any()
     columns = F.unfold(pixels, 4, stride=4).transpose(1, 2)  # (batch, patch, pixel)
     w = weight.flatten(1)

@@ -1,7 +1,7 @@
-r"""Relevance of attention: T-Attr, LRP rollout and partial LRP.
+r"""Relevance propagation to the attention of transformers: T-Attr, LRP rollout and partial LRP.
 
 :math:`R_\ell` (head, to, from) is the relevance of block :math:`\ell`'s attention probabilities, by the rules of
-`relevance_vit_rules`; it starts as one at the target.
+`vit_rules`; the relevance of the target is one.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from sightline.models.vit.adapter import Block, VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
 
-_PLACES = ("norm1", "q", "k", "v", "probabilities", "context", "attention", "norm2", "mlp", "output")
+_SITES = ("norm1", "q", "k", "v", "probabilities", "context", "attention", "norm2", "mlp", "output")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """One forward pass, and what each target's gradient says; of a half-precision model, in single precision.
+    """One forward pass and the gradients of each target.
+
+    A half-precision model's tensors are in single precision: in half the stabiliser of the rules would be zero.
 
     Attributes:
         traces: of every block from the start on.
-        tokens: what the head reads, (batch, token, channel).
+        tokens: the input of the head, (batch, token, channel).
         head: their site.
         gradients: per target, by site.
     """
@@ -49,27 +51,22 @@ class _Run:
 
     def head_relevance(self, index: int, rules: Rules) -> Tensor:
         """Return one target's relevance of the tokens that leave the last block, (batch, token, channel)."""
-        return rules.head(self.tokens, exact(self.gradients[index][self.head]))
-
-
-def exact(values: Tensor) -> Tensor:
-    """Lift half precision, in which the rules' stabiliser is zero and small relevance gets lost."""
-    return full_precision(values)
+        return rules.head(self.tokens, full_precision(self.gradients[index][self.head]))
 
 
 def run_for_relevance(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], start: int, *, gradient: bool
 ) -> _Run:
-    """Run forward once, keeping what the rules need; with `gradient`, also differentiate at every attention."""
+    """Run forward once and keep what the rules need; with `gradient`, also take the gradient at every attention."""
     head = f"block.{model.depth - 1}.output" if model.final_norm is None else "norm"
     blocks = range(start, model.depth)
     weights = [_weights(model, model.blocks[index]) for index in blocks]
     inside = {f"{i}.stream": Site(model.blocks[i].module, "input") for i in blocks}
-    inside |= {f"{i}.hidden": Site(_feed(model, i), "input") for i in blocks}
-    sites = [site for place in _PLACES for site in model.every(place, start)]
+    inside |= {f"{i}.hidden": Site(_second_linear(model, i), "input") for i in blocks}
+    sites = [site for name in _SITES for site in model.every(name, start)]
     whole = gradient or "tokens" not in model.offers
     with torch.inference_mode(False), torch.no_grad():
-        entering = images if whole else model.start(images)  # before anybody watches the first block's input
+        entering = images if whole else model.start(images)  # before the first block's input is captured
     with torch.inference_mode(False), model.capture(*sites) as held, capture(inside) as inner:
         if whole:
             attention = model.every("probabilities", start) if gradient else []
@@ -80,9 +77,9 @@ def run_for_relevance(
         with torch.enable_grad():
             scores = [target(logits) for target in targets]
     gradients = model.gradients_each(scores, seen)
-    both = {**held, **inner}
-    traces = [_trace(model, both, index, w) for index, w in zip(blocks, weights, strict=True)]
-    return _Run(traces, exact(seen[head].detach()), head, gradients)
+    tensors = {**held, **inner}
+    traces = [_trace(model, tensors, index, w) for index, w in zip(blocks, weights, strict=True)]
+    return _Run(traces, full_precision(seen[head].detach()), head, gradients)
 
 
 def _head_alone(model: VisionTransformer, entering: Tensor, head: str) -> tuple[Mapping[str, Tensor], Tensor]:
@@ -98,43 +95,42 @@ def _head_alone(model: VisionTransformer, entering: Tensor, head: str) -> tuple[
 
 
 def _weights(model: VisionTransformer, block: Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the weights of a block's linear layers, or say that it has others."""
+    """Return the weights of a block's linear layers; refuse a block that is not a plain one."""
     joint, feed = block.queries_keys_values, block.feed
     if joint is not None and block.projection is not None and feed is not None:
         projection, first, second = (m.get_parameter("weight") for m in (block.projection, feed[0], feed[2]))
-        if first.shape[0] == second.shape[1]:  # a gated MLP makes more than it hands on
-            return exact(joint), exact(projection), exact(first), exact(second)
+        if first.shape[0] == second.shape[1]:  # a gated MLP has more hidden channels than its second layer takes
+            return full_precision(joint), full_precision(projection), full_precision(first), full_precision(second)
     raise UnsupportedModel(
         f"the blocks of {model.name} are not plain ones, and relevance has no rule for what is in them; "
         "use gae, which needs attention and its gradient alone"
     )
 
 
-def _feed(model: VisionTransformer, index: int) -> nn.Module:
+def _second_linear(model: VisionTransformer, index: int) -> nn.Module:
     feed = model.blocks[index].feed
-    assert feed is not None  # _weights has looked
+    assert feed is not None  # checked by _weights
     return feed[2]
 
 
 def _trace(
     model: VisionTransformer, held: Mapping[str, Tensor], index: int, weights: tuple[Tensor, Tensor, Tensor, Tensor]
 ) -> Trace:
-    """Gather what one block held, and check that it added its parts as plain blocks do."""
-    normed1, q, k, v, attention, context, attended, normed2, fed, output = (
-        held[f"block.{index}.{place}"] for place in _PLACES
+    """Collect the tensors of one block, and check that it adds attention and MLP to its input and nothing else."""
+    normed1, q, k, v, attention, context, attended, normed2, mlp, output = (
+        held[f"block.{index}.{name}"] for name in _SITES
     )
     block = model.blocks[index]
     attended = attended if block.scale1 is None else attended * block.scale1
-    fed = fed if block.scale2 is None else fed * block.scale2
+    mlp = mlp if block.scale2 is None else mlp * block.scale2
     stream = held[f"{index}.stream"]
-    if (stream + attended + fed - output).abs().max() > 1e-3 * output.abs().max():
+    if (stream + attended + mlp - output).abs().max() > 1e-3 * output.abs().max():
         raise UnsupportedModel(
             f"block {index} of {model.name} does more than add an attention and an MLP to its input, and relevance has "
             "no rule for that; use gae, which needs attention and its gradient alone"
         )
-    parts = (stream, normed1, q, k, v, attention, context, attended, normed2, held[f"{index}.hidden"], fed)
-    stream, normed1, q, k, v, attention, context, attended, normed2, hidden, fed = (exact(part) for part in parts)
-    return Trace(stream, normed1, q, k, v, attention, context, attended, normed2, hidden, fed, weights)
+    tensors = (stream, normed1, q, k, v, attention, context, attended, normed2, held[f"{index}.hidden"], mlp)
+    return Trace(weights, *(full_precision(tensor) for tensor in tensors))
 
 
 @METHODS.register(
@@ -147,17 +143,17 @@ def _trace(
 )
 @dataclass(frozen=True, slots=True)
 class TransformerAttribution(MultiTarget):
-    r"""T-Attr: the relevance of attention, weighted by its gradient, followed through the blocks.
+    r"""T-Attr (transformer attribution): LRP relevance of attention times its gradient, rolled out over blocks.
 
     .. math:: A = r^\top \prod_{\ell=L-1}^{\text{start}} (I + E_\ell), \qquad
         E_\ell = \frac1H \sum_h \bigl(G_{\ell,h} \odot R_{\ell,h}\bigr)^+
 
-    The relevance rules divide by sums that may be close to zero: on a real model of twelve blocks, noise of
-    :math:`10^{-6}` on the image moves the map by a tenth of its range, and single and double precision agree to a
-    correlation of about .97 only. Run it in float64 where the details matter.
+    where :math:`G_\ell` is the gradient at the attention probabilities and r selects the tokens that the classifier
+    reads. Numerically unstable: the rules divide by sums that may be close to zero, and on a real model of twelve
+    blocks float32 and float64 maps correlate at about .97 only. Run it in float64 where details matter.
 
     Attributes:
-        start: the first block that takes part; by default 1, the second, as in its authors' experiments, and 0 for
+        start: the first block of the rollout; by default 1, the second, as in its authors' experiments, and 0 for
             variant="mda".
         variant: "chefer" as above, or "mda", which divides each row of :math:`I + E_\ell` by its sum.
     """
@@ -171,14 +167,14 @@ class TransformerAttribution(MultiTarget):
         model = transformer(model)
         start = 0 if every_layer else self.first_block(model)
         run = run_for_relevance(model, images, targets, start, gradient=True)
-        answers = []
+        attributions = []
         for index, gradients in enumerate(run.gradients):
             relevance = zip(
                 model.every("probabilities", start), run.relevance(index, Rules(), model.depth), strict=True
             )
             weighted = [(gradients[name] * r).clamp(min=0).mean(dim=1) for name, r in relevance]
-            answers.append(rolled(model, images, [self._with_identity(e) for e in weighted]))
-        return answers
+            attributions.append(rolled(model, images, [self._with_identity(e) for e in weighted]))
+        return attributions
 
     def _with_identity(self, weighted: Tensor) -> Tensor:
         mixed = weighted + identity(weighted)
@@ -186,8 +182,8 @@ class TransformerAttribution(MultiTarget):
 
     def first_block(self, model: VisionTransformer) -> int:
         """Return the index of the first block."""
-        usual = min(1, model.depth - 1) if self.variant == "chefer" else 0
-        start = usual if self.start is None else self.start
+        default = min(1, model.depth - 1) if self.variant == "chefer" else 0
+        start = default if self.start is None else self.start
         transformer(model, start)
         return start
 
@@ -207,14 +203,14 @@ class TransformerAttribution(MultiTarget):
 )
 @dataclass(frozen=True, slots=True)
 class RelevanceRollout(MultiTarget):
-    r"""LRP rollout: the positive relevance of attention, followed through the blocks.
+    r"""LRP rollout: attention rollout with the positive LRP relevance of attention in place of attention.
 
     .. math:: A = r^\top \prod_{\ell=L-1}^{\text{start}} \Bigl(I + \frac1H \sum_h R_{\ell,h}^+\Bigr)
 
-    As unstable as ``t_attr``: run it in float64 where the details matter.
+    Numerically as unstable as ``t_attr``: run it in float64 where details matter.
 
     Attributes:
-        start: the first block that takes part.
+        start: the first block of the rollout.
     """
 
     start: int = 0
@@ -224,11 +220,11 @@ class RelevanceRollout(MultiTarget):
     ) -> list[Attribution]:
         model = transformer(model, self.start)
         run = run_for_relevance(model, images, targets, self.start, gradient=False)
-        answers = []
+        attributions = []
         for index in range(len(targets)):
             positive = [r.clamp(min=0).mean(dim=1) for r in run.relevance(index, Rules(), model.depth)]
-            answers.append(rolled(model, images, [identity(e) + e for e in positive]))
-        return answers
+            attributions.append(rolled(model, images, [identity(e) + e for e in positive]))
+        return attributions
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, 2 * count * (1 - self.start / transformer(model).depth))
@@ -244,14 +240,15 @@ class RelevanceRollout(MultiTarget):
 )
 @dataclass(frozen=True, slots=True)
 class PartialRelevance(MultiTarget):
-    r"""Partial LRP: the relevance of the last block's attention.
+    r"""Partial LRP: the positive LRP relevance of the last block's attention, averaged over heads.
 
     .. math:: A = r^\top \frac1H \sum_h R_{L-1,h}^+
 
-    by the older relevance rules: the two halves of a linear layer are divided separately and sums are not rescaled.
+    by the older relevance rules: the positive and the negative part of a linear layer are normalised separately, and
+    sums are not rescaled.
 
     Attributes:
-        variant: "relevance" as above, or "gradient", the ablation in the same code: relevance times its gradient,
+        variant: "relevance" as above, or "gradient", the ablation in the same code: relevance times gradient,
             :math:`(G_{L-1,h} \odot R_{L-1,h})^+`.
     """
 
@@ -268,11 +265,11 @@ class PartialRelevance(MultiTarget):
         grid = model.grid_of(images)
         weighted = self.variant == "gradient"
         run = run_for_relevance(model, images, targets, model.depth - 1, gradient=weighted)
-        found = [run.relevance(index, Rules(joint=False), model.depth)[-1] for index in range(len(targets))]
+        relevance = [run.relevance(index, Rules(joint=False), model.depth)[-1] for index in range(len(targets))]
         if weighted:
             (site,) = model.every("probabilities", model.depth - 1)
-            found = [r * gradients[site] for r, gradients in zip(found, run.gradients, strict=True)]
-        rows = [read_rows(model, relevance.clamp(min=0).mean(dim=1)) for relevance in found]
+            relevance = [r * gradients[site] for r, gradients in zip(relevance, run.gradients, strict=True)]
+        rows = [read_rows(model, of_target.clamp(min=0).mean(dim=1)) for of_target in relevance]
         return [Attribution(grid.to_map(row)[None], grid) for row in rows]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:

@@ -1,4 +1,4 @@
-r"""Layer-wise relevance propagation, through convolutional networks and to the pixels of transformers."""
+"""Layer-wise relevance propagation (LRP) to the pixels, or to a layer, of convolutional networks and transformers."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ Name = Literal[
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Balance:
-    """Where the relevance went, per image, shape (batch,) each.
+class Conservation:
+    """How much of the relevance each part received, per image, shape (batch,) each.
 
     Attributes:
-        start: at the logits.
-        map: what arrived at the map.
-        biases: what biases absorbed.
-        stabiliser: what the stabiliser of denominators took.
+        start: the relevance at the logits.
+        map: the sum of the map.
+        biases: the relevance of biases.
+        stabiliser: the relevance lost to the stabiliser of denominators.
     """
 
     start: Tensor
@@ -53,7 +53,7 @@ class Balance:
 
     @property
     def gap(self) -> Tensor:
-        """What is not accounted for: zero but for rounding, unless sums hand all relevance to every summand."""
+        """The rest: zero but for rounding, unless a sum passes all relevance to every summand."""
         return self.start - self.map - self.biases - self.stabiliser
 
 
@@ -61,7 +61,7 @@ class Balance:
     "lrp",
     family="relevance",
     cite="bach2015",
-    cost="2 forward, 1 backward; twice the way back for the gamma and alpha-beta rules; ViT: 1 forward, 2 backward",
+    cost="2 forward, 1 backward; 3 and 2 for the gamma and alpha-beta rules; ViT: 1 forward, 2 backward",
     needs=("gradient", "layers"),
     parity="zennit's composites on three CNNs and on EfficientNet-Lite0 with a photograph, 1e-8, but for the factor of "
     "1 - 5e-6 that each batch norm it merges leaves behind, up to 2e-4 of the map in all; "
@@ -70,43 +70,34 @@ class Balance:
 )
 @dataclass(frozen=True, slots=True)
 class Lrp(MultiTarget):
-    r"""Relevance handed back layer by layer, each unit sharing out what it got.
+    r"""Layer-wise relevance propagation: the score is propagated backward layer by layer by relevance rules.
 
     .. math:: R_j = \sum_k \frac{a_j w_{jk}}{\sum_{j'} a_{j'} w_{j'k} + b_k \pm \epsilon}\, R_k
         \quad\text{(epsilon)}, \qquad
         R_j = \sum_k \frac{(a_j w_{jk})^+}{\sum_{j'} (a_{j'} w_{j'k})^+ + b_k^+ + \epsilon}\, R_k \quad\text{(plus)}
 
     starting from :math:`R = z_c\, \partial s / \partial z_c` at the logits: the logit itself for ``Logit``. A composite
-    says which rule where :cite:p:`montavon2019`: ``epsilon_plus`` has plus at convolutions and epsilon at linear
-    layers; ``_flat`` spreads the first convolution's relevance evenly; ``gamma`` favours contributions of the output's
-    sign by a quarter; ``alpha2_beta1`` takes twice the positive less once the negative ones; ``box`` measures pixels
-    from their bounds; ``excitation_backprop`` has plus everywhere.
+    assigns a rule to each kind of layer :cite:p:`montavon2019`. Relevance is conserved but for what biases and the
+    stabiliser absorb; ``details`` of a CNN's attribution says how much. A network with a layer that has no rule is
+    refused. Layer norms have a rule of ConvNeXt's, for which no rules are agreed upon: experimental.
 
-    Activations pass relevance on, a batch norm is merged with the layer it follows and passes on elsewhere (but has the
-    epsilon rule there in ``epsilon``), sums and average pools share in proportion, a max pool gives to the winner, a
-    gate gets nothing, a layer norm has the epsilon rule with its deviation held. That is ConvNeXt's, for which no rules
-    are agreed upon: experimental. A network that does anything else, group norms and global response norms among it, is
-    refused. Relevance is conserved but for what biases and the stabiliser absorb, which on deep networks is most of it:
-    ``details`` of a CNN's attribution says how much went where.
+    A plain vision transformer has the rules of ``t_attr``. Warning: they are numerically unstable, and at the pixels of
+    a deep model float32 and float64 give different maps; ``libra(ixg(at='pixels'), preset='attn_lrp')`` is stable.
 
-    The authors of a peer package state that LRP is patented; whoever uses it beyond research should take advice of
-    their own.
-
-    A plain vision transformer has rules of its own, those of ``t_attr``: relevance starts as one, biases take none, and
-    all of it arrives at pixels, positions and prefix tokens. Warning: they divide by sums that may be close to zero, in
-    every block anew. On a real model of twelve blocks a millionth of noise on the image makes another map, and so does
-    single instead of double precision: what arrives at the pixels is a baseline to compare with, not an explanation.
-    Where tokens enter the seventh block (``layer=6``) both precisions still agree, to a correlation of .998;
-    ``libra(ixg(at='pixels'), preset='attn_lrp')`` is stable at the pixels.
+    The guide ``docs/guide/lrp.md`` has every rule and what was measured. The authors of a peer package state that LRP
+    is patented; whoever uses it beyond research should take advice of their own.
 
     Attributes:
-        composite: which rule where.
-        layer: where relevance is read: None for the pixels, or a site's name or index; of a transformer, the tokens
+        composite: epsilon_plus has the plus rule at convolutions and epsilon at linear layers; ``_flat`` spreads the
+            first convolution's relevance evenly; ``gamma`` favours contributions of the output's sign by a quarter;
+            ``alpha2_beta1`` takes twice the positive less once the negative contributions; ``box`` bounds the
+            pixels; excitation_backprop has plus everywhere.
+        layer: where relevance is read: None for the pixels, or a layer's name or index; of a transformer, the tokens
             that enter a block, by its index or as ``block.3.input``.
-        preset: "captum" for epsilon of 1e-9 everywhere, batch norms and max pools included, with sums that hand all
-            relevance to every summand, which makes values explode on residual networks; leave the composite out.
-            "chefer", for transformers, for the full LRP in the code of :cite:t:`chefer2021transformer`: both halves of
-            a linear layer get all relevance and sums are not rescaled, so it grows beyond all bounds.
+        preset: "captum" for epsilon of 1e-9 everywhere, batch norms and max pools included, with sums that pass all
+            relevance to every summand, so that values explode on residual networks; leave the composite out.
+            "chefer", for transformers, for the full LRP in the code of :cite:t:`chefer2021transformer`, whose
+            relevance grows without bounds.
     """
 
     composite: Name = "epsilon_plus"
@@ -141,41 +132,41 @@ class Lrp(MultiTarget):
         with ExitStack() as stack:
             seen = {site: pixels} if self.layer is None else stack.enter_context(model.capture(site, gradient=True))
             stack.enter_context(torch.enable_grad())
-            rules = stack.enter_context(Relevance(self._rules, _bounds(model, images), images))
+            rules = stack.enter_context(Relevance(self._rules, _pixel_bounds(model, images), images))
             logits = model(pixels)
         if not rules.count:
             raise UnsupportedModel(f"lrp saw no convolution and no linear layer run in {model.name}; use ig or ixg")
-        again = len(images) * model.remaining(site) * self._rules.copies
-        found = []
+        reruns = len(images) * model.remaining(site) * self._rules.copies
+        attributions = []
         for index, target in enumerate(targets):
-            start = _start(logits, target)
+            start = _initial_relevance(logits, target)
             with torch.enable_grad():
                 score = (logits * start).sum(dim=1)
             rules.tally = Tally(images)
-            spend(forward=again, backward=again * (1 - 1 / self._rules.copies))
+            spend(forward=reruns, backward=reruns * (1 - 1 / self._rules.copies))
             relevance = model.gradients(score, seen, retain=index < len(targets) - 1)[site]
             values = (relevance if site == "image" else model.to_map(site, relevance, images)).sum(dim=1)
-            arrived = values.sum(dim=(1, 2))
-            balance = Balance(start.sum(dim=1), arrived, rules.tally.biases, rules.tally.stabiliser)
-            found.append(Attribution(values[None], map_grid(values, images), details=balance))
-        return found
+            kept = Conservation(start.sum(dim=1), values.sum(dim=(1, 2)), rules.tally.biases, rules.tally.stabiliser)
+            attributions.append(Attribution(values[None], map_grid(values, images), details=kept))
+        return attributions
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         if isinstance(model, VisionTransformer):
             return transformer_cost(model, count, self.layer)
-        back = count * self._rules.copies * model.remaining("image" if self.layer is None else model.layer(self.layer))
-        return Passes(1 + back, back)
+        site = "image" if self.layer is None else model.layer(self.layer)
+        backward = count * self._rules.copies * model.remaining(site)
+        return Passes(1 + backward, backward)
 
 
-def _start(logits: Tensor, target: Target) -> Tensor:
-    """Return the relevance of each logit: its value times what the target makes of it."""
+def _initial_relevance(logits: Tensor, target: Target) -> Tensor:
+    """Return the relevance of each logit: its value times the target's gradient there."""
     with torch.enable_grad():
         leaf = logits.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(target(leaf).sum(), leaf)
-    return leaf.detach() * slope
+        (gradient,) = torch.autograd.grad(target(leaf).sum(), leaf)
+    return leaf.detach() * gradient
 
 
-def _bounds(model: Adapter, images: Tensor) -> Box:
-    """Return what black and white pixels are to the model."""
+def _pixel_bounds(model: Adapter, images: Tensor) -> Box:
+    """Return the normalised values of black and of white, the bounds of the box rule."""
     black = torch.zeros_like(images[:1, :, :1, :1])
     return model.normalise(black), model.normalise(black + 1)

@@ -1,8 +1,8 @@
-r"""Relevance of a plain vision transformer's pixels.
+r"""Layer-wise relevance propagation to the pixels of a plain vision transformer.
 
-Relevance comes down the blocks by the rules of `relevance_vit_rules`, starting as one at the target. The tokens that
-enter the first block are patches plus positions, and share it as a sum does; what positions and prefix tokens get stays
-there. Patches are a convolution of the pixels, which have bounds :math:`l` and :math:`h`:
+Relevance is propagated through the blocks by the rules of `vit_rules`, from a relevance of one at the target. The
+tokens that enter the first block are patch embeddings plus position embeddings, a sum; what positions and prefix tokens
+get stays there. The patch embedding is a convolution of pixels with bounds :math:`l` and :math:`h`, the box rule:
 
 .. math:: R_i = \sum_k \frac{x_i w_{ik} - l\,w_{ik}^+ - h\,w_{ik}^-}
     {\sum_{i'} \bigl(x_{i'} w_{i'k} - l\,w_{i'k}^+ - h\,w_{i'k}^-\bigr)}\, R_k
@@ -18,22 +18,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sightline.errors import SiteError, UnsupportedModel
-from sightline.methods.relevance.attention import exact, run_for_relevance
+from sightline.methods.relevance.attention import run_for_relevance
 from sightline.methods.relevance.vit_rules import Rules
 from sightline.models.capture import Site, capture
+from sightline.models.precision import full_precision
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedding:
-    """How the pixels became tokens.
+    """The patch embedding of a batch of images.
 
     Attributes:
-        pixels: what the convolution saw, (batch, 3, height, width).
+        pixels: the convolution's input, (batch, 3, height, width).
         weight: of the convolution.
-        patches: what it made, (batch, patch, channel).
-        positions: what was added to that.
+        patches: its output, (batch, patch, channel).
+        positions: the position embeddings that are added to it.
     """
 
     pixels: Tensor
@@ -41,13 +42,13 @@ class Embedding:
     patches: Tensor
     positions: Tensor
 
-    def share(self, rules: Rules, relevance: Tensor) -> tuple[Tensor, Tensor]:
-        """Share the relevance of the patches' tokens: (batch, 3, height, width) of pixels, and that of positions."""
+    def propagate(self, rules: Rules, relevance: Tensor) -> tuple[Tensor, Tensor]:
+        """Propagate the relevance of the patch tokens to the pixels, (batch, 3, height, width), and the positions."""
         patches, positions = rules.add(self.patches, self.positions, relevance)
         rows = self.pixels.shape[-2] // self.weight.shape[-2]
-        return self._bounded(patches.transpose(1, 2).unflatten(2, (rows, -1))), positions
+        return self._box_rule(patches.transpose(1, 2).unflatten(2, (rows, -1))), positions
 
-    def _bounded(self, relevance: Tensor) -> Tensor:
+    def _box_rule(self, relevance: Tensor) -> Tensor:
         low, high = self.pixels.amin(dim=(1, 2, 3), keepdim=True), self.pixels.amax(dim=(1, 2, 3), keepdim=True)
         up, down = self.weight.clamp(min=0), self.weight.clamp(max=0)
         parts = ((self.pixels, self.weight), (-low.expand_as(self.pixels), up), (-high.expand_as(self.pixels), down))
@@ -58,22 +59,27 @@ class Embedding:
 
 
 def embed(model: VisionTransformer, images: Tensor) -> Embedding:
-    """Find out how a model makes tokens of pixels, or say that it does so in a way that has no rule."""
+    """Return the patch embedding of these images; refuse a model whose tokens are made in a way that has no rule."""
     convolution = next((m for m in model.modules if _makes_patches(m, model.patch)), None)
     if not isinstance(convolution, nn.Conv2d):
         raise _unsupported(model)
-    sites = {"pixels": Site(convolution, "input"), "made": Site(convolution)}
-    found = []
+    sites = {"pixels": Site(convolution, "input"), "patches": Site(convolution)}
+    embeddings = []
     with torch.inference_mode(False), torch.no_grad():
         for batch in (images, torch.zeros_like(images[:1])):
             with capture(sites) as seen:
                 tokens = model.start(batch)[:, model.prefix :]
-            patches = seen["made"].flatten(2).transpose(1, 2)
+            patches = seen["patches"].flatten(2).transpose(1, 2)
             if seen["pixels"].shape != batch.shape or patches.shape != tokens.shape:
                 raise _unsupported(model)
-            parts = (seen["pixels"], convolution.weight.detach(), patches, exact(tokens) - exact(patches))
-            found.append(Embedding(*(exact(part) for part in parts)))
-    own, blank = found
+            parts = (
+                seen["pixels"],
+                convolution.weight.detach(),
+                patches,
+                full_precision(tokens) - full_precision(patches),
+            )
+            embeddings.append(Embedding(*(full_precision(part) for part in parts)))
+    own, blank = embeddings
     rounding = max(1e-3, 4 * torch.finfo(model.dtype).eps)
     if (own.positions - blank.positions).abs().max() > rounding * own.patches.abs().max():
         raise _unsupported(model)
@@ -104,13 +110,14 @@ def _tokens(
 def transformer_relevance(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], rules: Rules, layer: str | int | None
 ) -> list[Attribution]:
-    """Return each target's relevance of the pixels, or of the patches where they enter a block."""
+    """Return each target's relevance of the pixels, or of the patch tokens that enter a block."""
     if layer is not None:
         grid, tokens = model.grid_of(images), _tokens(model, images, targets, rules, _block(model, layer))
         return [Attribution(grid.to_map(relevance.sum(dim=-1))[None], grid) for relevance in tokens]
     embedding, patches = embed(model, images), slice(model.prefix, None)
-    found = [embedding.share(rules, r[:, patches])[0] for r in _tokens(model, images, targets, rules, 0)]
-    return [Attribution(pixels.sum(dim=1)[None], pixel_grid(images)) for pixels in found]
+    tokens = _tokens(model, images, targets, rules, 0)
+    pixels = [embedding.propagate(rules, relevance[:, patches])[0] for relevance in tokens]
+    return [Attribution(values.sum(dim=1)[None], pixel_grid(images)) for values in pixels]
 
 
 def transformer_cost(model: VisionTransformer, count: int, layer: str | int | None) -> Passes:

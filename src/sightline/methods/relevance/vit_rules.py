@@ -1,7 +1,7 @@
-r"""Layer-wise relevance through the blocks of a plain vision transformer.
+r"""Rules of layer-wise relevance propagation for the blocks of a plain vision transformer.
 
-A layer shares out the relevance of its output among its inputs. With :math:`a \oslash b` for division that gives
-nothing where :math:`b = 0`, and bias left out everywhere:
+A layer distributes the relevance of its output over its inputs. With :math:`a \oslash b` for a division that gives
+zero where :math:`b = 0`, and biases left out everywhere:
 
 - linear: :math:`R_x = x^+ (S W^+) + x^- (S W^-)` with :math:`S = R \oslash (x^+ W^+ + x^- W^-)`;
 - product of matrices :math:`Z = A B`: :math:`R_A = \frac12 A \odot (S B^\top)` and
@@ -9,9 +9,10 @@ nothing where :math:`b = 0`, and bias left out everywhere:
 - sum :math:`z = a + b`: :math:`R_a = a\,(R \oslash z)`, then scaled so that both parts together keep the relevance of
   the sum, in proportion to the size of each part's total;
 - a tensor used twice: :math:`R = x\,(R_1 \oslash x + R_2 \oslash x)`;
-- norms, activations, the softmax and layer scales pass relevance on as it is.
+- norms, activation functions, the softmax and layer scales: identity.
 
-The older rules, used by partial LRP, divide the two halves of a linear layer separately and leave sums unscaled.
+The older rules, used by partial LRP, normalise the positive and the negative part of a linear layer separately and
+leave sums unscaled.
 """
 
 from __future__ import annotations
@@ -28,23 +29,24 @@ from sightline.models.passes import spend
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """What one block held during the forward pass: tensors are (batch, token, channel) or (batch, head, token, ·).
+    """The tensors of one block in the forward pass: (batch, token, channel) or (batch, head, token, ·).
 
     Attributes:
-        stream: what entered the block.
-        normed1: what the attention saw.
-        q: queries, as they meet the keys.
+        weights: of queries, keys and values (joined), of the projection, and of the MLP's two layers.
+        stream: the block's input.
+        normed1: the attention's input, after the first norm.
+        q: queries, as they are multiplied with the keys.
         k: keys.
         v: values.
         attention: probabilities.
-        context: the heads' mixed values.
-        attended: what the attention added to the stream.
-        normed2: what the MLP saw.
-        hidden: what its last layer saw.
-        fed: what the MLP added to the stream.
-        weights: of the maps to queries, keys and values (joined), of the projection, and of the MLP's two layers.
+        context: attention times values, per head.
+        attended: the attention's output, as it is added to the residual stream.
+        normed2: the MLP's input, after the second norm.
+        hidden: the input of the MLP's second layer.
+        mlp: the MLP's output, as it is added to the residual stream.
     """
 
+    weights: tuple[Tensor, Tensor, Tensor, Tensor]
     stream: Tensor
     normed1: Tensor
     q: Tensor
@@ -55,28 +57,28 @@ class Trace:
     attended: Tensor
     normed2: Tensor
     hidden: Tensor
-    fed: Tensor
-    weights: tuple[Tensor, Tensor, Tensor, Tensor]
+    mlp: Tensor
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
-    """Divide; nothing where the divisor is zero."""
+    """Divide; zero where the divisor is zero."""
     shifted = b + 1e-9
     return a / torch.where(shifted == 0, 1e-9, shifted) * (b != 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How relevance is shared out.
+    """The rules, newer or older.
 
     Attributes:
-        joint: one denominator for both halves of a linear layer, and sums rescaled; False for the older rules.
+        joint: one denominator for the positive and the negative part of a linear layer, and sums rescaled; False for
+            the older rules.
     """
 
     joint: bool = True
 
     def head(self, tokens: Tensor, gradient: Tensor) -> Tensor:
-        """Share a relevance of one among the tokens that a linear head reads, (batch, token, channel).
+        """Distribute a relevance of one over the tokens that a linear head reads, (batch, token, channel).
 
         The gradient of the score is the head's weight, pooling included.
         """
@@ -105,7 +107,7 @@ class Rules:
         return first, second
 
     def product(self, a: Tensor, b: Tensor, product: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
-        """Share the relevance of ``a @ b`` between both."""
+        """Distribute the relevance of ``a @ b`` over both."""
         share = divide(relevance, product)
         return a * (share @ b.transpose(-1, -2)) / 2, b * (a.transpose(-1, -2) @ share) / 2
 
@@ -115,10 +117,10 @@ class Rules:
     def attention_relevance(self, traces: Sequence[Trace], relevance: Tensor, depth: int) -> Iterator[Tensor]:
         """Yield the relevance of each block's probabilities, (batch, head, to, from), from the last block down."""
         for trace in reversed(traces):
-            found = self._within(trace, relevance, depth)
-            yield found.attention
+            inside = self._within(trace, relevance, depth)
+            yield inside.attention
             if trace is not traces[0]:
-                relevance = self._entering(trace, found)
+                relevance = self._entering(trace, inside)
 
     def stream_relevance(self, traces: Sequence[Trace], relevance: Tensor, depth: int) -> Iterator[Tensor]:
         """Yield the relevance of what enters each block, (batch, token, channel), from the last block down."""
@@ -127,23 +129,23 @@ class Rules:
             yield relevance
 
     def _within(self, trace: Trace, relevance: Tensor, depth: int) -> _Within:
-        """Go from a block's output to its attention."""
-        # four products with every weight, where a backward pass makes two
+        """Propagate from a block's output to its attention."""
+        # four products with every weight, where a backward pass has two
         spend(backward=2 * len(relevance) / depth)
         _, projection, first, second = trace.weights
         middle = trace.stream + trace.attended
-        kept, fed = self.add(middle, trace.fed, relevance)
-        fed = self.linear(trace.normed2, first, self.linear(trace.hidden, second, fed))
-        kept, attended = self.add(trace.stream, trace.attended, self.clone(middle, kept, fed))
+        skip, mlp = self.add(middle, trace.mlp, relevance)
+        mlp = self.linear(trace.normed2, first, self.linear(trace.hidden, second, mlp))
+        skip, attended = self.add(trace.stream, trace.attended, self.clone(middle, skip, mlp))
         context = _split(self.linear(_merge(trace.context), projection, attended), trace.v)
-        return _Within(kept, *self.product(trace.attention, trace.v, trace.context, context))
+        return _Within(skip, *self.product(trace.attention, trace.v, trace.context, context))
 
-    def _entering(self, trace: Trace, found: _Within) -> Tensor:
-        """Go from a block's attention to its input."""
+    def _entering(self, trace: Trace, inside: _Within) -> Tensor:
+        """Propagate from a block's attention to its input."""
         scores = trace.q @ trace.k.transpose(-1, -2)
-        queries, keys = self.product(trace.q, trace.k.transpose(-1, -2), scores, found.attention)
-        made = torch.cat([_merge(queries), _merge(keys.transpose(-1, -2)), _merge(found.values)], dim=-1)
-        return self.clone(trace.stream, found.kept, self.linear(trace.normed1, trace.weights[0], made))
+        queries, keys = self.product(trace.q, trace.k.transpose(-1, -2), scores, inside.attention)
+        joint = torch.cat([_merge(queries), _merge(keys.transpose(-1, -2)), _merge(inside.values)], dim=-1)
+        return self.clone(trace.stream, inside.skip, self.linear(trace.normed1, trace.weights[0], joint))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,12 +153,12 @@ class _Within:
     """The relevance inside a block.
 
     Attributes:
-        kept: of the stream that passes the attention by.
+        skip: of the skip connection past the attention.
         attention: of the probabilities.
         values: of the values.
     """
 
-    kept: Tensor
+    skip: Tensor
     attention: Tensor
     values: Tensor
 
