@@ -14,7 +14,7 @@ from torch.testing import assert_close
 import sightline
 from sightline.errors import RecipeError, TargetError, UnsupportedMethod
 from sightline.methods.gradient.gradient import InputTimesGradient
-from sightline.operators.contrast import PRESETS, Rules, Var, contrasted, share_and_excess, shares
+from sightline.operators.contrast import PRESETS, Rules, Var, class_distribution, contrasted, share_and_excess
 
 
 def maps(count: int = 4, scale: float = 1.0) -> Tensor:
@@ -26,7 +26,7 @@ def maps(count: int = 4, scale: float = 1.0) -> Tensor:
 @pytest.mark.parametrize("scale", [1e-12, 1e-3, 1.0, 1e3])
 def test_the_classes_share_every_place_completely(preset: str, scale: float) -> None:
     rules = PRESETS[preset]  # type: ignore[index]
-    share = shares(maps(scale=scale), rules)
+    share = class_distribution(maps(scale=scale), rules)
     assert_close(share.sum(dim=0), torch.ones(1, 2, 6, 5, dtype=torch.float64), rtol=0, atol=1e-12)
     own, excess = share_and_excess(maps(scale=scale), rules)
     assert_close(own, share[0], rtol=0, atol=1e-12)
@@ -46,7 +46,7 @@ def test_the_formula_of_the_paper_written_out() -> None:
     q = sum(torch.softmax(given / t, dim=0) for t in (1, 5, 100)) / 3
     want = given[0] * q[0] * (q[0] > 1 / 3)
     got = contrasted(given, PRESETS["text"])
-    assert_close(shares(given, PRESETS["text"]), q)
+    assert_close(class_distribution(given, PRESETS["text"]), q)
     assert_close(got, want)
     assert (got == 0).any()
     assert (got != 0).any()

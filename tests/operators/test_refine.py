@@ -31,9 +31,9 @@ QUICK = "steps=5, seed=ixg"
 UNSTABLE = "the order was checked; the magnitudes depend on how numpy's unstable sort leaves equal pixels"
 
 
-def details(found: sightline.Attribution) -> Refinement:
-    assert isinstance(found.details, Refinement)
-    return found.details
+def details(attribution: sightline.Attribution) -> Refinement:
+    assert isinstance(attribution.details, Refinement)
+    return attribution.details
 
 
 # ---- the authors' numbers --------------------------------------------------------------------------------------------
@@ -67,17 +67,17 @@ def test_equals_the_authors_program_on_the_random_transformer() -> None:
     target = int(model(images).argmax())
     seed = torch.from_numpy(numbers["seed_map"]).sum(dim=-1)[None]
     got = released(model, images, target, seed, numbers["segments"], 7)
-    assert got.images[0].found.order == tuple(numbers["order"].tolist())
-    assert got.images[0].found.inserted == len(numbers["insertion_order"])
+    assert got.images[0].search.order == tuple(numbers["order"].tolist())
+    assert got.images[0].search.inserted == len(numbers["insertion_order"])
     if not sorts_as_the_authors_machine():
         pytest.skip(UNSTABLE)
-    for key, found in {
+    for key, attribution in {
         "sharp_gamma0": got.with_density(0.0, "sharp"),
         "smooth_gamma0": got.with_density(0.0),
         "smooth_gamma05": got.with_density(0.5),
         "smooth_gamma1": got.with_density(1.0),
     }.items():
-        difference = tiny.min_max(found.map[0]) - tiny.min_max(torch.from_numpy(numbers[key]))
+        difference = tiny.min_max(attribution.map[0]) - tiny.min_max(torch.from_numpy(numbers[key]))
         assert difference.abs().max() < 1e-5, key
 
 
@@ -89,16 +89,18 @@ def test_equals_the_authors_program_on_a_photograph(kind: str, shared: Path, rea
     images = torch.from_numpy(np.load(shared / "golden" / "photo" / "inputs_A.npz")["input"])
     seed = F.interpolate(torch.from_numpy(numbers["seed_map"])[None, None], size=(224, 224), mode="bilinear")[:, 0]
     got = released(real_vit, images, int(numbers["target"]), seed, numbers["segments"], 14, segments=kind)
-    one = got.images[0]
-    assert one.found.order == tuple(numbers["order"].tolist())
-    assert one.found.inserted == len(numbers["ins_locked"])
-    assert np.abs(one.seed.numpy() - numbers["seed_per_segment"]).max() < 1e-4
-    assert np.abs(one.curves[0] - numbers["curve1_f64"]).max() < 1e-4
+    image = got.images[0]
+    assert image.search.order == tuple(numbers["order"].tolist())
+    assert image.search.inserted == len(numbers["ins_locked"])
+    assert np.abs(image.seed.numpy() - numbers["seed_per_segment"]).max() < 1e-4
+    assert np.abs(image.curves[0] - numbers["curve1_f64"]).max() < 1e-4
     if not sorts_as_the_authors_machine():
         pytest.skip(UNSTABLE)
-    assert np.abs(one.curves[1] - numbers["curve2_f64"]).max() < 1e-4
-    exact = by_segment(one.found, convex_fit(one.curves[1]), one.segments)  # the default's fit, the rest being equal
-    default = replace(got, images=(replace(one, sparse=exact),))
+    assert np.abs(image.curves[1] - numbers["curve2_f64"]).max() < 1e-4
+    exact = by_segment(
+        image.search, convex_fit(image.curves[1]), image.segments
+    )  # the default's fit, the rest being equal
+    default = replace(got, images=(replace(image, sparse=exact),))
     for gamma, key in ((0.0, "pixels_gamma0"), (0.5, "pixels_gamma05"), (1.0, "pixels_gamma1")):
         theirs = tiny.min_max(torch.from_numpy(numbers[key]))
         assert (tiny.min_max(got.with_density(gamma).map[0]) - theirs).abs().max() < 1e-4
@@ -131,7 +133,7 @@ CHEQUERED = (torch.arange(48)[:, None] + torch.arange(48)).remainder(2).mul(2.0)
 ])  # fmt: skip
 def test_finds_the_order_of_an_additive_model(options: str) -> None:
     found = sightline.explain(Additive(WEIGHTS), CHEQUERED, f"mda(seed=None, cells=3, steps=9{options})", target=0)
-    assert details(found).images[0].found.order == tuple(WEIGHTS.flatten().argsort(descending=True).tolist())
+    assert details(found).images[0].search.order == tuple(WEIGHTS.flatten().argsort(descending=True).tolist())
 
 
 @pytest.mark.parametrize("seed", ["None", "gradient(at='pixels')", "random"])
@@ -139,7 +141,7 @@ def test_the_map_falls_along_the_order_and_is_never_negative(seed: str) -> None:
     found = sightline.explain(
         Additive(WEIGHTS), CHEQUERED, f"mda(seed={seed}, cells=3, steps=9, output='sharp')", target=0
     )
-    values = found.map.flatten()[list(details(found).images[0].found.order)]
+    values = found.map.flatten()[list(details(found).images[0].search.order)]
     assert (values.diff() < 0).all()
     assert values.min() >= 0
 
@@ -150,7 +152,7 @@ def brute_force(model: Any, images: Tensor, recipe: str, target: int) -> tuple[l
     assert isinstance(method, MetricDriven)
     cells = method.cells_of(adapter, (32, 32))
     (segments,) = method.cut(adapter, images, cells)
-    read = scored(Logit(target), "probability")
+    probability = scored(Logit(target), "probability")
     seed = seed_scores(sightline.explain(model, images, method.seed, target=target).pixels(), cells, [segments],
                        magnitude=False)[0] if method.seed else torch.zeros(segments.count)  # fmt: skip
     order = seed.argsort(descending=True, stable=True).tolist()
@@ -159,7 +161,7 @@ def brute_force(model: Any, images: Tensor, recipe: str, target: int) -> tuple[l
     blurred = sightline.perturb.fill.Blur(sides.blur // 2, sides.blur)(adapter, images)
 
     def score(canvas: Tensor) -> float:
-        return float(read(adapter(canvas)))
+        return float(probability(adapter(canvas)))
 
     def pasted(canvas: Tensor, segment: int) -> Tensor:
         return torch.where(segments.labels == segment, images, canvas)
@@ -188,24 +190,24 @@ def brute_force(model: Any, images: Tensor, recipe: str, target: int) -> tuple[l
 def test_equals_a_search_one_candidate_at_a_time(recipe: str, target: int, tiny_vit: nn.Module, images: Tensor) -> None:
     with torch.no_grad():
         order, inserted = brute_force(tiny_vit, images[:1], recipe, target)
-    found = details(sightline.explain(tiny_vit, images[:1], recipe, target=target)).images[0].found
-    assert list(found.order) == order
-    assert found.inserted == inserted
+    search = details(sightline.explain(tiny_vit, images[:1], recipe, target=target)).images[0].search
+    assert list(search.order) == order
+    assert search.inserted == inserted
 
 
 def test_the_recorded_scores_are_the_models(tiny_vit: nn.Module, images: Tensor) -> None:
     for options in ("", ", per_step=3", ", search='fast'"):
-        found = details(sightline.explain(tiny_vit, images[:1], f"mda({QUICK}{options})", target=1)).images[0]
+        image = details(sightline.explain(tiny_vit, images[:1], f"mda({QUICK}{options})", target=1)).images[0]
         canvas = torch.zeros_like(images[0])
-        for segment, recorded in zip(reversed(found.found.order), found.found.deletion, strict=True):
-            found.segments.paste(canvas, images[0], segment)
+        for segment, recorded in zip(reversed(image.search.order), image.search.deletion, strict=True):
+            image.segments.paste(canvas, images[0], segment)
             assert float(tiny_vit(canvas[None]).softmax(dim=-1)[0, 1].detach()) == pytest.approx(recorded, abs=1e-12)
         assert torch.equal(canvas, images[0])
 
 
 def test_tau_runs_from_deletion_alone_to_insertion_alone(tiny_vit: nn.Module, images: Tensor) -> None:
     inserted = [
-        details(sightline.explain(tiny_vit, images[:1], f"mda({QUICK}, tau={tau})", target=1)).images[0].found.inserted
+        details(sightline.explain(tiny_vit, images[:1], f"mda({QUICK}, tau={tau})", target=1)).images[0].search.inserted
         for tau in (0.0, 0.3, 0.9, 1.0)
     ]
     assert inserted[0] == 0
@@ -257,7 +259,7 @@ def test_costs_at_most_what_it_declares(
     declared = method.cost(adapter) * 2
     assert meter.passes.forward <= declared.forward
     assert meter.passes.backward <= declared.backward
-    spared = sum(len(sightline.perturb.endpoints.BLURS) - (one.blur - 29) // 2 for one in details(found).images)
+    spared = sum(len(sightline.perturb.endpoints.BLURS) - (image.blur - 29) // 2 for image in details(found).images)
     if "tau" in options:  # then nothing but the blur depends on the image
         assert meter.passes.forward == declared.forward - spared
 
@@ -293,7 +295,7 @@ def test_fast_takes_at_most_half_the_passes() -> None:
     for search in ("exact", "fast"):
         with torch.no_grad(), counting() as meter:
             method = parse(f"mda(seed=random, search='{search}', cells=14)")
-            orders[search] = details(method(model, CHEQUERED[..., :28, :28], Logit(0))).images[0].found.order
+            orders[search] = details(method(model, CHEQUERED[..., :28, :28], Logit(0))).images[0].search.order
         spent[search] = meter.passes.forward + meter.passes.backward
     assert spent["fast"] <= spent["exact"] / 2
     assert orders["fast"] == orders["exact"]  # gains that never change are never stale
@@ -315,10 +317,10 @@ def test_works_on_any_model_and_target(tiny_cnn: nn.Module, images: Tensor) -> N
 
 
 def test_the_class_decides_and_logit_and_probability_agree(tiny_vit: nn.Module, images: Tensor) -> None:
-    one, other = (sightline.explain(tiny_vit, images, "mda(seed=None, cells=3, steps=4)", c).map for c in (0, 4))
-    assert not torch.allclose(one, other)
+    first, last = (sightline.explain(tiny_vit, images, "mda(seed=None, cells=3, steps=4)", c).map for c in (0, 4))
+    assert not torch.allclose(first, last)
     same = sightline.explain(tiny_vit, images, "mda(seed=None, cells=3, steps=4)", Probability(0)).map
-    assert torch.equal(one, same)
+    assert torch.equal(first, same)
 
 
 def test_recipes() -> None:

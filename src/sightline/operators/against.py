@@ -1,4 +1,4 @@
-"""The difference between two classes."""
+"""Contrastive attribution: the difference between the maps of two classes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,24 @@ from sightline.types import Attribution, Indices, Logit, LogProbability, Method,
 
 
 def with_class(target: Target, index: Indices) -> Target:
-    """Return the same kind of target for another class, or one per image."""
+    """Return the same kind of target for another class, or for one class per image."""
+    return replace(_single_class(target), index=index)
+
+
+def class_of(target: Target) -> Indices:
+    """Return the class that a target reads, one for all images or one per image."""
+    return _single_class(target).index
+
+
+def check_class(model: Adapter, index: int) -> None:
+    """Refuse a class that the model does not have."""
+    if index < 0 or (model.num_classes is not None and index >= model.num_classes):
+        raise TargetError(f"got class {index} to contrast with; {model.name} has {model.num_classes} classes")
+
+
+def _single_class(target: Target) -> Logit | Probability | LogProbability:
     if isinstance(target, Logit | Probability | LogProbability):
-        return replace(target, index=index)
+        return target
     raise TargetError(
         f"a contrast needs a target of one class, and got {type(target).__name__}; give Logit, "
         "Probability or LogProbability"
@@ -28,12 +43,12 @@ def with_class(target: Target, index: Indices) -> Target:
 @OPERATORS.register("against", family="contrast", cost="the method's for two targets")
 @dataclass(frozen=True, slots=True)
 class Against(Wrapper):
-    r"""A method's map for the target minus its map for another class: why this and not that.
+    r"""Contrastive attribution: the attribution of the target minus the attribution of another class.
 
     .. math:: M = A_c - A_{\text{other}}
 
-    For methods that are linear in the target it is the method on the difference of the two logits; against itself a
-    class gives zero.
+    Shows what speaks for one class rather than the other. For methods that are linear in the target it equals the
+    method applied to the difference of the two logits; a class against itself gives zero.
 
     Attributes:
         other: index of the class to contrast with.
@@ -45,10 +60,9 @@ class Against(Wrapper):
     def combine(
         self, multi_target: MultiTargetCall, model: Adapter, images: Tensor, targets: Sequence[Target]
     ) -> list[Attribution]:
-        if self.other < 0 or (model.num_classes is not None and self.other >= model.num_classes):
-            raise TargetError(f"got class {self.other} to contrast with; {model.name} has {model.num_classes} classes")
-        found = multi_target(model, images, [*targets, *(with_class(target, self.other) for target in targets)])
-        pairs = zip(found[: len(targets)], found[len(targets) :], strict=True)
+        check_class(model, self.other)
+        attributions = multi_target(model, images, [*targets, *(with_class(target, self.other) for target in targets)])
+        pairs = zip(attributions[: len(targets)], attributions[len(targets) :], strict=True)
         return [replace(mine, values=mine.values - other.values) for mine, other in pairs]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:

@@ -1,4 +1,4 @@
-"""Balance a method's backward passes."""
+"""LibraGrad: any gradient method with balanced gradients."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from sightline.types import Attribution, Method, Target
 @OPERATORS.register("libra", family="balance", cite="libragrad2025", cost="the method's", needs=("gradient",))
 @dataclass(frozen=True, slots=True)
 class Libra(Wrapper):
-    r"""LibraGrad: the method with gradients that keep the books.
+    r"""LibraGrad: the method with balanced gradients, pruned and scaled where non-linear layers unbalance them.
 
-    The forward pass is untouched, bit by bit. In the backward pass a norm's denominator, the attention probabilities
-    and the gates of activations are constants, and the two factors of a gated MLP get half their gradient each:
+    The forward pass stays bit-identical. In the backward pass a norm's denominator, the attention probabilities and the
+    gates of activations are constants, and the two factors of a gated MLP get half their gradient each:
 
     .. math:: \mathrm{LN}(x) \to \frac{x - \bar x}{[\sigma(x)]}\,\gamma + \beta, \qquad
         \mathrm{Attn} \to [P]\,V, \qquad u\,\phi(u) \to u\,[\phi(u)], \qquad a \odot b \to \tfrac12
 
-    where :math:`[\cdot]` has no gradient. ``libra(full_grad)`` then sums to the logit from every start layer, and
-    ``libra(ixg)`` is ``decompx`` without biases. CLIP's division by the embedding's length keeps its ordinary gradient.
-    The tables of the LibraGrad paper explain the probability: give ``Probability`` as the target for those; the logit,
-    our default, localises better (AUPR1 91.4 against 76.5 for ``plus(libra(ixg))`` on a ViT-Tiny).
+    where :math:`[\cdot]` has no gradient. It makes gradient attributions of transformers complete: ``libra(full_grad)``
+    sums to the logit from every start layer, and ``libra(ixg)`` is ``decompx`` without biases. The paper's tables
+    explain the probability, our default is the logit (see docs/guide/libra.md).
 
     Attributes:
-        preset: libra; libra_unit, in which the length of a CLIP embedding is a constant too; or, for comparison, the
+        preset: libra; libra_unit, in which the norm of a CLIP embedding is a constant too; or, for comparison, the
             rules of two predecessors: attn_lrp (the softmax keeps its gradient, values get a half, queries and keys a
-            quarter) and ali_lrp (norms and attention as in libra, activations as they are).
+            quarter) and ali_lrp (norms and attention as in libra, activations unchanged).
     """
 
     method: Method

@@ -1,12 +1,12 @@
-"""Contrast a method's map for a class with its maps for other classes, place by place."""
+"""VAR: attributions as distributions over classes, pixel by pixel."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from itertools import islice
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from sightline.errors import RecipeError, TargetError, UnsupportedMethod
 from sightline.methods.multi_target import MultiTarget, SupportsChosenTargets, multi_target, multi_target_cost
 from sightline.models.adapter import Adapter
-from sightline.operators.against import with_class
+from sightline.operators.against import check_class, class_of, with_class
 from sightline.recipe import parts
 from sightline.registry import OPERATORS, is_registered, spec_of
-from sightline.types import Attribution, Logit, LogProbability, Method, Passes, Probability, Target, pixel_grid
+from sightline.types import Attribution, Method, Passes, Target, pixel_grid
 
 Mode = Literal["divide", "multiply"]
 At = Literal["pixels", "grid"]
@@ -27,13 +27,13 @@ Preset = Literal["text", "table", "recommended", "released"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How maps compete.
+    """The settings of the softmax over classes.
 
     Attributes:
         temperatures: the softmax is averaged over these.
         mode: maps are divided by a temperature, or multiplied by it.
-        magnitude: magnitudes compete instead of signed values.
-        threshold: by how much a class must beat an even share of 1/K.
+        magnitude: the softmax is over absolute values instead of signed ones.
+        threshold: by how much the probability of the target's class must exceed 1/K.
         joint: maps are first divided by their joint largest magnitude, so that their scale does not matter.
     """
 
@@ -53,59 +53,76 @@ PRESETS: dict[Preset, Rules] = {
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Contrasted:
-    """What a contrast knows beside its map.
+class ClassDistribution:
+    """The details of a VAR attribution.
 
     Attributes:
-        classes: the classes that competed, the explained one first, shape (batch, K).
-        distribution: q, how the classes share each place, shape (K, layer, batch, height, width), in float64; None
-            unless it was asked for.
+        classes: the classes of the softmax, the explained one first, shape (batch, K).
+        distribution: q, the probability of each class at each pixel, shape (K, layer, batch, height, width), in
+            float64; None unless it was asked for.
     """
 
     classes: Tensor
     distribution: Tensor | None = None
 
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Concatenate the details of consecutive batches."""
+        counts = sorted({part.classes.shape[1] for part in parts})
+        if len(counts) > 1:
+            raise TargetError(
+                f"got targets with {' and '.join(map(str, counts))} competing classes; let all of them be among the "
+                "classes, or none"
+            )
+        kept = [part.distribution for part in parts if part.distribution is not None]
+        return cls(torch.cat([part.classes for part in parts]), torch.cat(kept, dim=2) if kept else None)
 
-def shares(maps: Tensor, rules: Rules) -> Tensor:
-    """Return q, how K maps, shape (K, …), share each place; in float64, summing to one."""
-    competing = maps.double().abs() if rules.magnitude else maps.double()
-    found = [_tempered(competing, t, rules.mode).softmax(dim=0) for t in rules.temperatures]
-    return torch.stack(found).mean(dim=0)
+    def take(self, rows: Sequence[int]) -> Self:
+        """Return the details of these images of the batch."""
+        kept = None if self.distribution is None else self.distribution[:, :, list(rows)]
+        return replace(self, classes=self.classes[list(rows)], distribution=kept)
+
+
+def class_distribution(maps: Tensor, rules: Rules) -> Tensor:
+    """Return q, the softmax over K maps, shape (K, …), averaged over the temperatures; in float64, summing to one."""
+    values = maps.double().abs() if rules.magnitude else maps.double()
+    return torch.stack([_scaled(values, t, rules.mode).softmax(dim=0) for t in rules.temperatures]).mean(dim=0)
 
 
 def share_and_excess(maps: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
-    """Return the first map's share of each place, and by how much it exceeds 1/K, both in float64.
+    """Return the probability of the first map's class at each pixel, and its excess over 1/K, both in float64.
 
     The excess is computed from differences of the maps, so equal maps give exactly zero and maps much smaller than a
     temperature are still told apart.
     """
-    competing = maps.double().abs() if rules.magnitude else maps.double()
-    share, excess = torch.zeros_like(competing[0]), torch.zeros_like(competing[0])
-    behind = competing[1:] - competing[0]
+    values = maps.double().abs() if rules.magnitude else maps.double()
+    share, excess = torch.zeros_like(values[0]), torch.zeros_like(values[0])
+    differences = values[1:] - values[0]
     for temperature in rules.temperatures:
-        lead = torch.expm1(_tempered(behind, temperature, rules.mode)).sum(dim=0)  # sum of exp(z_k - z_0) - 1
+        lead = torch.expm1(_scaled(differences, temperature, rules.mode)).sum(dim=0)  # sum of exp(z_k - z_0) - 1
         total = len(maps) + lead  # sum of exp(z_k - z_0), so q_0 is 1/total and q_0 - 1/K is -lead / (K total)
         share += total.reciprocal()
         excess -= torch.where(lead.isinf(), 1.0, lead / total)
     return share / len(rules.temperatures), excess / (len(maps) * len(rules.temperatures))
 
 
-def _tempered(values: Tensor, temperature: float, mode: Mode) -> Tensor:
+def _scaled(values: Tensor, temperature: float, mode: Mode) -> Tensor:
     return values / temperature if mode == "divide" else values * temperature
 
 
-def placed(one: Attribution, *, at: At = "pixels", blank: bool = True) -> Tensor:
-    """Return a map as it competes, (layer, batch, height, width): less what a blank image gets, at image size."""
-    values, empty = one.values, getattr(one.details, "blank", None)
-    if blank and isinstance(empty, Tensor):
-        values = values - empty[:, None, None]
-    if at == "grid" or (one.grid.height, one.grid.width) == one.grid.image:
+def comparable(attribution: Attribution, *, at: At = "pixels", blank: bool = True) -> Tensor:
+    """Return a map, (layer, batch, height, width), minus the score of a blank image where known, at image size."""
+    values, blank_score = attribution.values, getattr(attribution.details, "blank", None)
+    if blank and isinstance(blank_score, Tensor):
+        values = values - blank_score[:, None, None]
+    grid = attribution.grid
+    if at == "grid" or (grid.height, grid.width) == grid.image:
         return values
-    return F.interpolate(values, size=one.grid.image, mode="bilinear", align_corners=False)
+    return F.interpolate(values, size=grid.image, mode="bilinear", align_corners=False)
 
 
 def contrasted(maps: Tensor, rules: Rules) -> Tensor:
-    """Contrast the first of K maps, shape (K, layer, batch, height, width), with the others."""
+    """Weight the first of K maps, shape (K, layer, batch, height, width), by the softmax over all of them."""
     share, excess = share_and_excess(jointly_scaled(maps, rules), rules)
     return torch.where(excess > rules.threshold, maps[0].double() * share, 0.0).to(maps.dtype)
 
@@ -123,33 +140,32 @@ def jointly_scaled(maps: Tensor, rules: Rules) -> Tensor:
 )
 @dataclass(frozen=True, slots=True)
 class Var(MultiTarget):
-    r"""VAR: a map where its class beats the others, weighted by how clearly it does.
+    r"""VAR: an attribution weighted, pixel by pixel, by a softmax over the attributions of several classes.
 
     .. math:: q_c = \frac1{|T|} \sum_{t \in T} \operatorname{softmax}_{k \in C'}\bigl(A_k / t\bigr)_c, \qquad
         M = A_c \odot q_c \odot \mathbf 1\bigl[q_c > 1/K\bigr]
 
-    at every place, for K classes :math:`C'`. Maps are enlarged to the image first. The K classes share one forward pass
-    where the method allows, and methods that see all classes anyway (``caap``, sampling) pay nothing extra. A method
-    that also says what it would answer for a blank image (``caap``) has that subtracted first, per class: on composed
-    photographs this raised region attribution from .75 to .87. On photographs of one object a contrast costs 2.5 to 8
-    points of AUPR1, so it is worth asking for where classes compete.
+    at every pixel, for K classes :math:`C'`. Shows what is specific to a class where classes compete; on photographs of
+    a single object it lowers AUPR1 (docs/guide/var.md has the figures). Maps are enlarged to the image first. The K
+    classes share one forward pass where the method allows; ``caap`` and the sampling methods see all classes in the
+    passes of one. The score of a blank image, where a method gives it (``caap``), is subtracted first.
 
     Attributes:
-        classes: the competing classes: class indices, "topK" (for instance "top3": the target, the K - 1 most probable
-            others and the least probable class) or "best_worst" (the target and the least probable class). The target
-            is always one of them.
+        classes: the classes of the softmax: class indices, "topK" (for instance "top3": the target, the K - 1 most
+            probable others and the least probable class) or "best_worst" (the target and the least probable class).
+            The target is always one of them.
         temperatures: the softmax is averaged over these; None for the preset's.
-        preset: "text", the paper's formula; "table", the softmax over magnitudes times t with a threshold of .01, which
-            reproduces the paper's table; "recommended", signed maps divided by their joint maximum and multiplied by t,
-            the best in region attribution for nearly every method; "released", the first published code: one factor of
-            10 on magnitudes, a threshold of .01, and no least probable class for a target outside the top K.
+        preset: "text", the paper's formula; "table", which reproduces the paper's table: magnitudes times t, threshold
+            .01; "recommended": signed maps divided by their joint maximum and multiplied by t; "released", the first
+            published code: magnitudes times 10, threshold .01, and no least probable class for a target outside the
+            top K.
         mode: divide by the temperatures or multiply; None for the preset's.
-        magnitude: whether magnitudes compete instead of signed values; None for the preset's.
-        threshold: what a class must have beyond 1/K; None for the preset's.
+        magnitude: whether the softmax is over absolute values instead of signed ones; None for the preset's.
+        threshold: what the class's probability must exceed 1/K by; None for the preset's.
         joint: whether maps are divided by their joint maximum first; None for the preset's.
-        at: "pixels" contrasts maps enlarged to the image, "grid" the cells as they are.
-        blank: whether the method's answer for a blank image is subtracted first, where it gives one.
-        distribution: whether to return q in ``details.distribution``: which classes share a place.
+        at: "pixels" compares maps enlarged to the image, "grid" the cells of the method's own grid.
+        blank: whether the score of a blank image is subtracted first, where the method gives it.
+        distribution: whether to return q, the distribution over classes at each pixel, in ``details.distribution``.
     """
 
     method: Method
@@ -179,55 +195,56 @@ class Var(MultiTarget):
 
     @property
     def rules(self) -> Rules:
-        """The preset's rules with what was said otherwise."""
+        """The preset's settings, overridden by the options that are given."""
         preset = PRESETS[self.preset]
-        said = {name: getattr(self, name) for name in ("temperatures", "mode", "magnitude", "threshold", "joint")}
-        return Rules(**{name: getattr(preset, name) if value is None else value for name, value in said.items()})
+        options = {field.name: getattr(self, field.name) for field in fields(Rules)}
+        return replace(preset, **{name: value for name, value in options.items() if value is not None})
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
-        chosen: list[Tensor] = []  # the competing classes of each target, (batch, K)
+        competing: list[Tensor] = []  # the classes of each target's softmax, (batch, K)
 
         def choose(logits: Tensor | None) -> list[Target]:
-            chosen.extend(self._classes(model, target, len(images), logits) for target in targets)
-            pairs = zip(targets, chosen, strict=True)
-            return [with_class(target, tuple(column)) for target, rows in pairs for column in rows.T.tolist()]
+            competing.extend(self._classes(model, target, len(images), logits) for target in targets)
+            pairs = zip(targets, competing, strict=True)
+            return [with_class(target, tuple(column)) for target, classes in pairs for column in classes.T.tolist()]
 
         if not isinstance(self.classes, str):
-            found = multi_target(self.method, model, images, choose(None), every_layer=every_layer)
+            attributions = multi_target(self.method, model, images, choose(None), every_layer=every_layer)
         elif self._chooses_for_free(model):
             assert isinstance(self.method, SupportsChosenTargets)
-            found = self.method.multi_target_chosen(model, images, choose)
+            attributions = self.method.multi_target_chosen(model, images, choose)
         else:
-            wanted = choose(model.check_logits(model.predict(images)))
-            found = multi_target(self.method, model, images, wanted, every_layer=every_layer)
-        ends = list(accumulate(rows.shape[1] for rows in chosen))
-        parted = zip([0, *ends], ends, chosen, strict=False)
-        return [self._contrast(found[first:last], rows, images, every_layer) for first, last, rows in parted]
+            chosen = choose(model.check_logits(model.predict(images)))
+            attributions = multi_target(self.method, model, images, chosen, every_layer=every_layer)
+        remaining = iter(attributions)
+        return [
+            self._contrast(list(islice(remaining, classes.shape[1])), classes, images, every_layer)
+            for classes in competing
+        ]
 
     def _chooses_for_free(self, model: Adapter) -> bool:
         return isinstance(self.method, SupportsChosenTargets) and self.method.can_choose(model)
 
-    def _contrast(self, found: list[Attribution], rows: Tensor, images: Tensor, every_layer: bool) -> Attribution:
+    def _contrast(
+        self, attributions: Sequence[Attribution], classes: Tensor, images: Tensor, every_layer: bool
+    ) -> Attribution:
+        """Contrast the first of the classes' attributions with the others."""
         kept = slice(None) if every_layer else slice(1)
-        maps = torch.stack([placed(one, at=self.at, blank=self.blank)[kept] for one in found])
+        maps = torch.stack([comparable(each, at=self.at, blank=self.blank)[kept] for each in attributions])
         values = contrasted(maps, self.rules)
-        share = shares(jointly_scaled(maps, self.rules), self.rules) if self.distribution else None
-        grid = pixel_grid(images) if self.at == "pixels" else found[0].grid
-        return Attribution(values, grid, details=Contrasted(rows, share))
+        q = class_distribution(jointly_scaled(maps, self.rules), self.rules) if self.distribution else None
+        grid = pixel_grid(images) if self.at == "pixels" else attributions[0].grid
+        return Attribution(values, grid, details=ClassDistribution(classes, q))
 
     def _classes(self, model: Adapter, target: Target, count: int, logits: Tensor | None) -> Tensor:
-        """Return the competing classes of each image, the target's first, shape (batch, K)."""
-        if not isinstance(target, Logit | Probability | LogProbability):
-            raise TargetError(
-                f"a contrast needs a target of one class, and got {type(target).__name__}; give Logit, "
-                "Probability or LogProbability"
-            )
-        own = [target.index] * count if isinstance(target.index, int) else list(target.index)
+        """Return the classes of each image's softmax, the target's first, shape (batch, K)."""
+        index = class_of(target)
+        own = [index] * count if isinstance(index, int) else list(index)
         if logits is None:
             assert not isinstance(self.classes, str)
-            return _given(model, own, self.classes)
+            return _given_classes(model, own, self.classes)
         order = logits.argsort(dim=1, descending=True, stable=True).tolist()
         chosen = [self._ranked(mine, ranked) for mine, ranked in zip(own, order, strict=True)]
         if len(chosen[0]) < 2:
@@ -235,8 +252,8 @@ class Var(MultiTarget):
         return torch.tensor(chosen)
 
     def _ranked(self, mine: int, ranked: list[int]) -> list[int]:
-        """Return the target and its rivals, from classes ranked by probability."""
-        others = [one for one in ranked if one != mine]
+        """Return the target's class and those it competes with, from classes ranked by probability."""
+        others = [index for index in ranked if index != mine]
         if self.classes == "best_worst":
             return [mine, others[-1]] if others else [mine]
         top = int(str(self.classes).removeprefix("top"))
@@ -257,12 +274,12 @@ class Var(MultiTarget):
         return min(wanted, model.num_classes or wanted)
 
 
-def _given(model: Adapter, own: list[int], classes: tuple[int, ...]) -> Tensor:
-    for one in classes:
-        if one < 0 or (model.num_classes is not None and one >= model.num_classes):
-            raise TargetError(f"got class {one} to contrast with; {model.name} has {model.num_classes} classes")
+def _given_classes(model: Adapter, own: list[int], classes: tuple[int, ...]) -> Tensor:
+    """Return the given classes, each image's own first, shape (batch, K)."""
+    for index in classes:
+        check_class(model, index)
     distinct = list(dict.fromkeys(classes))
-    chosen = [[mine, *(one for one in distinct if one != mine)] for mine in own]
+    chosen = [[mine, *(index for index in distinct if index != mine)] for mine in own]
     longest = max(map(len, chosen))
     if any(len(rows) != longest for rows in chosen):
         raise TargetError(
@@ -272,6 +289,6 @@ def _given(model: Adapter, own: list[int], classes: tuple[int, ...]) -> Tensor:
 
 
 def _class_blind(method: Method) -> str | None:
-    """Return the name of the innermost method if it ignores the class."""
+    """Return the name of the innermost method if it does not depend on the class, else None."""
     inner = parts(method)[-1]
     return spec_of(inner).name if is_registered(inner) and spec_of(inner).agnostic else None

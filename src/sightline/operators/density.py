@@ -1,10 +1,11 @@
-"""What MDA found, image by image, and maps of any density made of it without asking the model again."""
+"""The details of an MDA attribution: patch order, curves and magnitudes, from which maps of any density are made."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -22,23 +23,23 @@ Output = Literal["smooth", "sharp"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Refined:
-    """How one image's map came about.
+class RefinedImage:
+    """The order, curves and magnitudes of one image.
 
     Attributes:
-        segments: of the image.
+        segments: the image's segments.
         seed: the seed's score of each segment; zeros without a seed.
-        found: the order, how many segments insertion found, and the scores on the way.
-        blur: side of the blur's window in pixels.
-        scores: of the image, of its blurred and of its blank version.
-        curves: the response left after each segment, measured by the search and then by the metric; n + 1 values each.
+        search: the order of the segments, how many of them insertion placed, and the scores measured on the way.
+        blur: side of the blur kernel in pixels.
+        scores: of the image, of the blurred and of the blank image.
+        curves: the response left after each segment, measured by the search and then by the metrics; n + 1 values each.
         fits: the closest convex curves.
         sparse: the value of each segment's pixels, in the segments' own numbering.
     """
 
     segments: Segments
     seed: Tensor
-    found: Found
+    search: Found
     blur: int
     scores: tuple[float, float, float]
     curves: tuple[Array, Array]
@@ -46,8 +47,8 @@ class Refined:
     sparse: Array
 
     def values(self, gamma: float, kappa: float) -> Array:
-        """Return the value of each segment's pixels at a density gamma."""
-        order = np.array(self.found.order)
+        """Return the value of each segment's pixels at density gamma."""
+        order = np.array(self.search.order)
         in_order = self.sparse[order]
         dense = np.empty_like(in_order)
         dense[order] = dense_values(in_order, kappa)
@@ -61,26 +62,35 @@ class Refinement:
 
     Attributes:
         images: one entry per image.
-        cells: of the grid that the segments are, from top to bottom and from left to right; None where they are none.
+        cells: rows and columns of segments where they form a grid, else None.
         size: height and width of the images.
-        like: what values look like: precision and device.
+        like: an empty tensor with the precision and device of the maps.
         output: smooth or sharp.
         kappa: the least value that counts as important when a map is made dense.
     """
 
-    images: tuple[Refined, ...]
+    images: tuple[RefinedImage, ...]
     cells: tuple[int, int] | None
     size: tuple[int, int]
     like: Tensor
     output: Output
     kappa: float
 
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Concatenate the details of consecutive batches."""
+        return replace(parts[0], images=tuple(image for part in parts for image in part.images))
+
+    def take(self, rows: Sequence[int]) -> Self:
+        """Return the details of these images of the batch."""
+        return replace(self, images=tuple(self.images[row] for row in rows))
+
     def with_density(self, gamma: float, output: Output | None = None) -> Attribution:
-        """Return the map at another density, from 0 (sparse) to 1 (dense); the model is not asked.
+        """Return the map at another density, from 0 (sparse) to 1 (dense), without a model pass.
 
         Args:
             gamma: the density.
-            output: smooth or sharp, as it was asked for by default.
+            output: smooth or sharp; by default as in the recipe.
         """
         if not 0 <= gamma <= 1:
             raise RecipeError(f"got gamma={gamma}; a density lies between 0 (sparse) and 1 (dense)")
@@ -97,7 +107,7 @@ class Refinement:
         return Attribution(maps[None], grid, details=self)
 
     def _smooth(self, sharp: Tensor, values: Tensor) -> Tensor:
-        """Scale a map down to about a pixel per segment, and up again."""
+        """Resize a map to about a pixel per segment, and back to the size of the image."""
         side = math.ceil(math.sqrt(len(values)))
         small = F.interpolate(sharp[None, None], size=self.cells or (side, side), mode="bilinear", antialias=True)
         return F.interpolate(small, size=self.size, mode="bilinear")[0, 0]

@@ -1,4 +1,4 @@
-"""FullGrad+: start layers summed, biases counted once."""
+"""FullGrad+: PLUS or SkipPLUS with bias attributions, each bias counted once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sightline.types import Attribution, Method, Passes, Target
 )
 @dataclass(frozen=True, slots=True)
 class FullGradPlus(MultiTarget):
-    r"""The sum of a method over its start layers, and every bias once.
+    r"""FullGrad+: a method's attributions summed over start layers, plus the bias gradients of FullGrad, once.
 
     .. math:: M = \sum_{\ell=m}^{L-1} A(f_\ell)(X_\ell)
         + \sum_{b \in B_{\ge m}} \sum_d b_d \frac{\partial s}{\partial z^b_d}
@@ -52,18 +52,18 @@ class FullGradPlus(MultiTarget):
         if not 0 <= first < depth:
             raise RecipeError(f"got start={first}; {model.name} has blocks 0 to {depth - 1}")
         grid = model.grid_of(images)
-        found = full_grad_terms(model, images, targets)
-        biases = [grid.to_map(account.biases[first])[None] for account in found]
+        terms = full_grad_terms(model, images, targets)
+        biases = [grid.to_map(of_target.biases[first])[None] for of_target in terms]
         if self._plain:
-            layers = [Attribution(grid.to_map(account.inputs), grid) for account in found]
+            layers = [Attribution(grid.to_map(of_target.inputs), grid) for of_target in terms]
         else:
             layers = multi_target(self.method, model, images, targets, every_layer=True)
-        sums = [sum_layers(self.method, model, every, first, depth) for every in layers]
+        sums = [sum_layers(self.method, model, attribution, first, depth) for attribution in layers]
         return [replace(x, values=x.values + b, details=None) for x, b in zip(sums, biases, strict=True)]
 
     @property
     def _plain(self) -> bool:
-        """Whether one pass yields both, inputs and biases: for ixg, which full_grad without its biases is as well."""
+        """Whether the same pass yields the method and the biases: for ixg, which is full_grad without its biases."""
         return isinstance(self.method, FullGrad) or self.method == InputTimesGradient()
 
     def _libra_outside(self, libra: Libra) -> Method:

@@ -1,4 +1,4 @@
-"""Sum a method over the layers it can be started at."""
+"""Aggregation over layers: a method's attributions summed over the blocks at which it can start."""
 
 from __future__ import annotations
 
@@ -18,43 +18,48 @@ from sightline.types import Attribution, Method, Passes, Target
 
 
 class LayerSum(MultiTarget):
-    """An operator that sums start layers; a subclass is a frozen dataclass and says which."""
+    """An operator that sums start layers; a subclass is a frozen dataclass that gives their range."""
 
     __slots__ = ()
     method: Method
 
     @abstractmethod
     def span(self, model: Adapter, depth: int) -> tuple[int, int]:
-        """Return the first start layer of the sum, and the one before which it stops."""
+        """Return the first start layer of the sum, and the layer before which it stops."""
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         first, last = self.span(model, depth_of(model, self.method))
-        found = multi_target(self.method, model, images, targets, every_layer=True)
-        return [sum_layers(self.method, model, every, first, last) for every in found]
+        every_layer_of = multi_target(self.method, model, images, targets, every_layer=True)
+        return [sum_layers(self.method, model, attribution, first, last) for attribution in every_layer_of]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         depth_of(model, self.method)  # what cannot be summed has no cost
         return multi_target_cost(self.method, model, count, every_layer=True)
 
 
-def sum_layers(method: Method, model: Adapter, every: Attribution, first: int, last: int) -> Attribution:
-    """Sum the start layers `first` up to, not including, `last`; a method started late has no earlier ones to give."""
-    missing = depth_of(model, method) - len(every.values)
-    kept = every.values[max(0, first - missing) : max(0, last - missing)]
-    if len(every.values) == 1 and missing:
+def sum_layers(method: Method, model: Adapter, attribution: Attribution, first: int, last: int) -> Attribution:
+    """Sum the start layers `first` up to, not including, `last`.
+
+    A method whose own first block is later than 0 has fewer layers than the model has blocks; the missing ones are the
+    earliest.
+    """
+    layers = attribution.values
+    missing = depth_of(model, method) - len(layers)
+    kept = layers[max(0, first - missing) : max(0, last - missing)]
+    if len(layers) == 1 and missing:
         raise UnsupportedMethod(
             f"{spec_of(method).name} gives one map and no start layers to sum on {model.name}; "
             "sum layers of ixg, gradient, grad_cam, gae, rollout or raw_attention instead"
         )
     if not len(kept):
-        raise RecipeError(f"layers {first} to {last} leave nothing of the {len(every.values)} there are; widen them")
-    return replace(every, values=kept.sum(dim=0, keepdim=True))
+        raise RecipeError(f"layers {first} to {last} leave nothing of the {len(layers)} there are; widen them")
+    return replace(attribution, values=kept.sum(dim=0, keepdim=True))
 
 
 def depth_of(model: Adapter, method: Any) -> int:
-    """Return how many blocks there are to start at."""
+    """Return how many blocks the model has to start a method at."""
     if isinstance(model, VisionTransformer):
         return model.depth
     raise UnsupportedMethod(
@@ -63,19 +68,19 @@ def depth_of(model: Adapter, method: Any) -> int:
 
 
 def half(depth: int) -> int:
-    """Return where SkipPLUS begins: half the blocks, rounded up."""
+    """Return the first layer of SkipPLUS: half the blocks, rounded up."""
     return -(-depth // 2)
 
 
 @OPERATORS.register("plus", family="layers", cite="skipplus2024", cost="the method's")
 @dataclass(frozen=True, slots=True)
 class Plus(LayerSum):
-    r"""The sum of a method over all start layers.
+    r"""PLUS: a method's attributions summed over all layers of the model at which it can start.
 
     .. math:: M = \sum_{\ell=0}^{L-1} A(f_\ell)(X_\ell)
 
-    where :math:`f_\ell` is the part of the network from block :math:`\ell` on and :math:`X_\ell` what enters it.
-    Methods that yield all start layers from one pass cost no more with it.
+    where :math:`f_\ell` is the part of the network from block :math:`\ell` on and :math:`X_\ell` its input tokens.
+    Aggregates the information of all layers. Methods that yield all start layers in one pass cost no more with it.
     """
 
     method: Method
@@ -87,14 +92,14 @@ class Plus(LayerSum):
 @OPERATORS.register("skip_plus", family="layers", cite="skipplus2024", cost="the method's")
 @dataclass(frozen=True, slots=True)
 class SkipPlus(LayerSum):
-    r"""The sum of a method over the later start layers.
+    r"""SkipPLUS: a method's attributions summed over the later layers; the first half is skipped.
 
     .. math:: M = \sum_{\ell=m}^{L-1} A(f_\ell)(X_\ell), \qquad m = \lceil L/2 \rceil
 
-    Early layers are left out because their attributions are noisier.
+    PLUS without the early layers, whose attributions are noisier.
 
     Attributes:
-        start: the first layer of the sum, m.
+        start: the first layer of the sum, m; half the depth by default.
     """
 
     method: Method
@@ -110,7 +115,7 @@ class SkipPlus(LayerSum):
 @OPERATORS.register("layers", family="layers", cost="the method's")
 @dataclass(frozen=True, slots=True)
 class Layers(LayerSum):
-    r"""The sum of a method over a range of start layers.
+    r"""A method's attributions summed over a chosen range of start layers.
 
     .. math:: M = \sum_{\ell=\text{first}}^{\text{last}-1} A(f_\ell)(X_\ell)
 

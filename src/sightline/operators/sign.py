@@ -1,4 +1,4 @@
-"""Keep one sign, or drop it."""
+"""The positive part and the absolute value of an attribution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sightline.types import Attribution, Method, Target
 @OPERATORS.register("rectify", family="sign", cost="the method's")
 @dataclass(frozen=True, slots=True)
 class Rectify(Wrapper):
-    r"""The positive part of a map: what speaks for the target.
+    r"""The positive part of an attribution (ReLU): the evidence for the target.
 
     .. math:: M = A^+ = \max(A, 0)
     """
@@ -32,7 +32,7 @@ class Rectify(Wrapper):
 @OPERATORS.register("absolute", family="sign", cost="the method's")
 @dataclass(frozen=True, slots=True)
 class Absolute(Wrapper):
-    r"""The magnitude of a map: what matters to the target, for or against.
+    r"""The absolute value of an attribution: importance for the target, whatever its sign.
 
     .. math:: M = \lvert A \rvert
     """

@@ -1,4 +1,4 @@
-"""Average a method over noisy copies of the image."""
+"""SmoothGrad for any method: its attribution averaged over noisy copies of the image."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ from sightline.types import Attribution, Method, Passes, Target
 @OPERATORS.register("smooth", family="smooth", cite="smilkov2017", cost="samples times the method's")
 @dataclass(frozen=True, slots=True)
 class Smooth(Wrapper):
-    r"""The average of a method over noisy copies of the image.
+    r"""SmoothGrad, or noise tunnel: the attribution averaged over copies of the image with Gaussian noise.
 
-    .. math:: M = \frac1n \sum_{k=1}^{n} A\bigl(x + \sigma\,(\max x - \min x)\,\varepsilon_k\bigr)
+    .. math:: M = \frac1n \sum_{k=1}^{n} A\bigl(x + \sigma\,(\max x - \min x)\,\varepsilon_k\bigr), \qquad
+        \varepsilon_k \sim \mathcal N(0, 1)
+
+    Reduces the visual noise of gradient maps.
 
     Attributes:
         samples: how many noisy copies.
@@ -47,11 +50,11 @@ class Smooth(Wrapper):
         totals: list[Tensor] = []
         for noisy, rows in noisy_batches(images, self.samples, self.noise, self.seed, model.batch):
             inner = multi_target(model, noisy, [target.take(rows) for target in targets])
-            summed = [found.values.unflatten(1, (len(images), -1)).sum(dim=2) for found in inner]
+            summed = [each.values.unflatten(1, (len(images), -1)).sum(dim=2) for each in inner]
             totals = [a + b for a, b in zip(totals, summed, strict=True)] if totals else summed
         return [
-            replace(found, values=torch.div(total, self.samples), flags=(), details=None)
-            for found, total in zip(inner, totals, strict=True)
+            replace(each, values=torch.div(total, self.samples), flags=(), details=None)
+            for each, total in zip(inner, totals, strict=True)
         ]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:

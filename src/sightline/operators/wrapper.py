@@ -1,4 +1,4 @@
-"""What operators share: asking a method for its own map, or for every start layer, about one target or several."""
+"""Base class of operators that call the wrapped method and combine its attributions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MultiTargetCall = Callable[[Adapter, Tensor, Sequence[Target]], list[Attribution
 
 
 class Wrapper(MultiTarget):
-    """An operator that may ask its method several times and combines the answers layer by layer.
+    """An operator that calls its method, perhaps several times, and combines the attributions layer by layer.
 
-    A subclass is a frozen dataclass with a field `method`. In `combine` it is handed the way of asking and the targets,
-    and answers each of them. So layers survive it, ``plus(rectify(ixg))`` sums rectified layers, and so does sharing:
-    ``var(rectify(ixg))`` runs the model forward once.
+    A subclass is a frozen dataclass with a field `method`, and defines `combine`, which is given a function that calls
+    the method for several targets. The layer axis is kept, so ``plus(rectify(ixg))`` sums rectified layers, and so is
+    the shared forward pass: ``var(rectify(ixg))`` runs the model forward once.
     """
 
     __slots__ = ()
@@ -35,7 +35,7 @@ class Wrapper(MultiTarget):
     def combine(
         self, multi_target: MultiTargetCall, model: Adapter, images: Tensor, targets: Sequence[Target]
     ) -> list[Attribution]:
-        """Answer each target with what the method says."""
+        """Return the operator's attribution for each target."""
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return multi_target_cost(self.method, model, count, every_layer=every_layer)

@@ -16,8 +16,9 @@ from torch.testing import assert_close
 
 import sightline
 from sightline.extras import require
+from sightline.methods.attention.attention import rows_to_one
 from sightline.methods.decomposition import norms as decomposition
-from sightline.methods.decomposition.norms import Alti, AttentionTimesNorm, quadratic, rows_to_one
+from sightline.methods.decomposition.norms import Alti, AttentionTimesNorm, quadratic
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.models.vit.parts import Parts, read_parts
 from sightline.recipe import parse

@@ -21,7 +21,7 @@ from sightline.methods.blank import blank_image
 from sightline.methods.multi_target import multi_target
 from sightline.methods.patching import prefix
 from sightline.methods.patching import tokens as tokens_module
-from sightline.methods.patching.caap import Caap, Patched
+from sightline.methods.patching.caap import Caap, PatchingDetails
 from sightline.methods.patching.neighbourhood import by_size, neighbourhoods, regions
 from sightline.models.passes import counting
 from sightline.models.vit.adapter import VisionTransformer
@@ -158,7 +158,7 @@ def test_a_blank_image_among_blanks_says_nothing(name: str) -> None:
     with torch.no_grad():
         found = Caap(last=1)(model, blank, Logit(2))
         expected = model(blank)[:, 2]
-    assert isinstance(found.details, Patched)
+    assert isinstance(found.details, PatchingDetails)
     same(found.details.blank, expected)
     same(found.map, expected[:, None, None].expand_as(found.map))
 

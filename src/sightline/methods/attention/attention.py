@@ -1,9 +1,9 @@
-r"""Attention, read and propagated.
+r"""Raw attention, attention rollout and gradient-weighted attention (GAE).
 
 Notation: :math:`P_\ell` (head, to, from) are the attention probabilities of block :math:`\ell`, :math:`G_\ell` the
-target's gradient at them, :math:`r` the row the classifier reads (`VisionTransformer.readout`): the class token, or the
-patches evenly where they are pooled. Products are applied to :math:`r` from the last block down, so every start layer
-comes for free.
+target's gradient with respect to them, :math:`r` the weights with which the classifier reads the tokens
+(`VisionTransformer.readout`): one for the class token, or the mean over patches where they are pooled. Products are
+multiplied to :math:`r` from the last block down, so every start layer comes in the same pass.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Fusion = Literal["mean", "max", "min"]
 
 
 def transformer(model: Adapter, start: int = 0) -> VisionTransformer:
-    """Return the model as a transformer, or say that it is none; check that the start block exists."""
+    """Return the model as a transformer with the start block checked, or raise if it is none."""
     if not isinstance(model, VisionTransformer):
         raise UnsupportedModel(f"this method needs attention maps; {model.name} has none")
     if not 0 <= start < model.depth:
@@ -45,21 +45,29 @@ def probabilities(model: VisionTransformer, images: Tensor, start: int = 0) -> l
 def probabilities_and_gradients(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], start: int = 0
 ) -> list[list[tuple[Tensor, Tensor]]]:
-    """Return, for each target, probabilities with its gradient at them, for every block from `start` on."""
+    """Return, for each target, (probabilities, gradient) of every block from `start` on."""
     with model.capture(*model.every("probabilities", start), gradient=True) as seen:
         logits = model(images)
         scores = [target(logits) for target in targets]
-    found = model.gradients_each(scores, seen)
-    return [[(seen[name].detach(), gradients[name]) for name in seen] for gradients in found]
+    each_target = model.gradients_each(scores, seen)
+    return [[(seen[name].detach(), gradients[name]) for name in seen] for gradients in each_target]
+
+
+def positive_weighted(
+    model: VisionTransformer, images: Tensor, targets: Sequence[Target], start: int = 0
+) -> list[list[Tensor]]:
+    """Return, for each target and block, the positive part of attention times gradient, mean over heads."""
+    each_target = probabilities_and_gradients(model, images, targets, start)
+    return [[(p * g).clamp(min=0).mean(dim=1) for p, g in pairs] for pairs in each_target]
 
 
 def read_rows(model: VisionTransformer, matrix: Tensor) -> Tensor:
-    """Read the classifier's row of a (batch, to, from) matrix: (batch, from)."""
+    """Return the row of a (batch, to, from) matrix that the classifier reads: (batch, from)."""
     return torch.einsum("t,btf->bf", model.readout(matrix.shape[-1]).to(matrix), matrix)
 
 
-def rolled(model: VisionTransformer, images: Tensor, matrices: Sequence[Tensor]) -> Attribution:
-    """Multiply (batch, to, from) matrices from the last block down to each start layer; read the classifier's row."""
+def rollout(model: VisionTransformer, images: Tensor, matrices: Sequence[Tensor]) -> Attribution:
+    """Multiply (batch, to, from) matrices from the last block down to each start layer; keep the classifier's row."""
     row = model.readout(matrices[-1].shape[-1]).to(matrices[-1]).expand(len(images), 1, -1)
     rows = []
     for matrix in reversed(matrices):
@@ -69,10 +77,16 @@ def rolled(model: VisionTransformer, images: Tensor, matrices: Sequence[Tensor])
     return Attribution(grid.to_map(torch.stack(rows[::-1])), grid)
 
 
-def of_largest(found: Attribution) -> Attribution:
-    """Divide each map by its maximum; one without anything positive stays as it is."""
-    largest = found.values.flatten(2).amax(dim=-1)[..., None, None]
-    return Attribution(found.values / largest.where(largest > 0, 1.0), found.grid)
+def divide_by_maximum(attribution: Attribution) -> Attribution:
+    """Divide each map by its maximum; a map without positive values stays as it is."""
+    largest = attribution.values.flatten(2).amax(dim=-1)[..., None, None]
+    return Attribution(attribution.values / largest.where(largest > 0, 1.0), attribution.grid)
+
+
+def rows_to_one(matrix: Tensor) -> Tensor:
+    """Divide each row of a non-negative matrix by its sum; a row of zeros stays zero."""
+    total = matrix.sum(dim=-1, keepdim=True)
+    return matrix / total.where(total > 0, 1.0)
 
 
 def identity(like: Tensor) -> Tensor:
@@ -91,11 +105,11 @@ def identity(like: Tensor) -> Tensor:
 )
 @dataclass(frozen=True, slots=True)
 class RawAttention(MultiTarget):
-    r"""The last block's attention, averaged over heads.
+    r"""Raw attention: the attention weights of the last block from the class token to the patches, mean over heads.
 
     .. math:: A = r^\top \frac1H \sum_h P_{L-1,h}
 
-    It ignores the class, and whatever happened in earlier blocks.
+    The simplest look at a transformer. It depends neither on the class nor on what earlier blocks mixed.
 
     Attributes:
         layer: the block, counted from the end when negative.
@@ -129,14 +143,15 @@ class RawAttention(MultiTarget):
 )
 @dataclass(frozen=True, slots=True)
 class Rollout(HasOptions):
-    r"""Attention rollout: attention followed through the residual stream of all blocks.
+    r"""Attention rollout: the attention maps of all blocks, mixed with the identity and multiplied.
 
     .. math:: A = r^\top \prod_{\ell=L-1}^{\text{start}} \tfrac12\Bigl(I + \frac1H\sum_h P_{\ell,h}\Bigr)
 
-    It ignores the class.
+    Traces how much attention reaches each patch through all blocks and their residual connections. It does not depend
+    on the class.
 
     Attributes:
-        start: the first block that takes part.
+        start: the first block of the product.
         variant: "paper", or "vit_explain" for that repository's released code: the smallest nine tenths of each matrix
             are set to zero, columns instead of rows are divided, and the map is divided by its maximum.
         fusion: how "vit_explain" joins heads: mean, max or min.
@@ -150,14 +165,15 @@ class Rollout(HasOptions):
         model = transformer(model, self.start)
         attention = probabilities(model, images, self.start)
         if self.variant == "paper":
-            return rolled(model, images, [_half_identity(p.mean(dim=1)) for p in attention])
-        return of_largest(rolled(model, images, [_vit_explain(fuse_heads(p, self.fusion)) for p in attention]))
+            return rollout(model, images, [with_identity(p.mean(dim=1)) for p in attention])
+        return divide_by_maximum(rollout(model, images, [_vit_explain(fuse_heads(p, self.fusion)) for p in attention]))
 
     def cost(self, model: Adapter) -> Passes:
         return Passes(1, 0)
 
 
-def _half_identity(attention: Tensor) -> Tensor:
+def with_identity(attention: Tensor) -> Tensor:
+    """Add the identity for the residual connection, and divide each row of (batch, to, from) by its sum."""
     mixed = attention + identity(attention)
     return mixed / mixed.sum(dim=-1, keepdim=True)
 
@@ -167,14 +183,23 @@ def fuse_heads(attention: Tensor, fusion: Fusion) -> Tensor:
     return {"mean": attention.mean(dim=1), "max": attention.amax(dim=1), "min": attention.amin(dim=1)}[fusion]
 
 
-def _vit_explain(attention: Tensor, discard: float = 0.9) -> Tensor:
-    """Drop the smallest entries (the first is spared), add half the identity, divide column j by row j's sum."""
-    flat = attention.flatten(1).clone()
-    smallest = flat.topk(int(flat.shape[-1] * discard), dim=-1, largest=False).indices
-    spared = flat[:, 0].clone()
-    flat.scatter_(1, smallest, 0.0)
-    flat[:, 0] = spared
-    mixed = (flat.view_as(attention) + identity(attention)) / 2
+def _vit_explain(attention: Tensor) -> Tensor:
+    """Discard small entries, but never the first one, as the released code does."""
+    kept = without_smallest(attention)
+    kept[:, 0, 0] = attention[:, 0, 0]
+    return half_identity_columns(kept)
+
+
+def without_smallest(matrix: Tensor, share: float = 0.9) -> Tensor:
+    """Set the smallest share of the entries of each (batch, to, from) matrix to zero."""
+    flat = matrix.flatten(1)
+    smallest = flat.topk(int(flat.shape[-1] * share), dim=-1, largest=False).indices
+    return flat.scatter(1, smallest, 0.0).view_as(matrix)
+
+
+def half_identity_columns(matrix: Tensor) -> Tensor:
+    """Average with the identity, and divide column j by row j's sum, as the released code of vit-explain does."""
+    mixed = (matrix + identity(matrix)) / 2
     return mixed / mixed.sum(dim=-1)[:, None, :]
 
 
@@ -188,15 +213,16 @@ def _vit_explain(attention: Tensor, discard: float = 0.9) -> Tensor:
 )
 @dataclass(frozen=True, slots=True)
 class GenericAttention(MultiTarget):
-    r"""Generic attention explainability: attention weighted by its positive gradient, followed through all blocks.
+    r"""GAE, generic attention explainability: gradient-weighted attention maps accumulated over all blocks.
 
     .. math:: A = r^\top \prod_{\ell=L-1}^{\text{start}} (I + E_\ell), \qquad
         E_\ell = \frac1H \sum_h \bigl(P_{\ell,h} \odot G_{\ell,h}\bigr)^+
 
-    The positive part is taken before heads are averaged; the other order is a different method.
+    A class-specific rollout. The positive part is taken before heads are averaged; the other order is a different
+    method.
 
     Attributes:
-        start: the first block that takes part.
+        start: the first block of the product.
     """
 
     start: int = 0
@@ -205,9 +231,8 @@ class GenericAttention(MultiTarget):
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         model = transformer(model, self.start)
-        found = probabilities_and_gradients(model, images, targets, self.start)
-        weighted = [[(p * g).clamp(min=0).mean(dim=1) for p, g in pairs] for pairs in found]
-        return [rolled(model, images, [identity(e) + e for e in layers]) for layers in weighted]
+        weighted = positive_weighted(model, images, targets, self.start)
+        return [rollout(model, images, [identity(e) + e for e in layers]) for layers in weighted]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, count * (1 - self.start / transformer(model).depth))

@@ -1,21 +1,21 @@
-r"""Attention weighted by its gradient block by block, and tokens weighted by attention: no product over blocks.
+r"""Attention times its gradient (Grad-CAM on attention, Grad-SAM), and input × gradient weighted by attention (AttCAT).
 
-Notation as in `attention`: :math:`P_\ell`, :math:`G_\ell` the probabilities and the target's gradient at them,
-:math:`r` the row the classifier reads.
+Blocks are added up or taken alone, not multiplied. Notation as in `attention`: :math:`P_\ell`, :math:`G_\ell` the
+probabilities and the target's gradient with respect to them, :math:`r` the row the classifier reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.methods.attention.attention import probabilities_and_gradients, read_rows, transformer
-from sightline.methods.attention.feedback import last_attention
+from sightline.methods.attention.bi_attention import last_attention_gradients
 from sightline.methods.gradient.gradient import values_and_gradients
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
@@ -39,13 +39,15 @@ def _sums_from_the_end(layers: Sequence[Tensor]) -> Tensor:
 )
 @dataclass(frozen=True, slots=True)
 class AttentionCam(MultiTarget):
-    r"""Grad-CAM with the heads of the last attention as channels.
+    r"""Grad-CAM on the last block's attention: attention maps of the heads, weighted by their mean gradients.
 
     .. math:: A = \Bigl(\frac1H \sum_h w_h\, r^\top P_{L-1,h}\Bigr)^+, \qquad
         w_h = \operatorname{mean}_{j \in \text{patches}} \bigl(r^\top G_{L-1,h}\bigr)_j
 
+    The Grad-CAM baseline of attention-based papers; ``grad_cam`` itself is on the tokens.
+
     Attributes:
-        variant: "chefer" as above, or "mda", whose tables call it Grad-CAM and in which every entry keeps its own
+        variant: "chefer" as above, or "mda", the Grad-CAM of that paper's tables, in which every entry keeps its own
             gradient: :math:`r^\top (\frac1H \sum_h P_{L-1,h} \odot G_{L-1,h})^+`.
     """
 
@@ -57,8 +59,8 @@ class AttentionCam(MultiTarget):
         model = transformer(model)
         grid = model.grid_of(images)
         site = model.every("probabilities")[-1]
-        held, gradients = last_attention(model, images, targets, [site])
-        rows = [self._row(model, held[site], gradient) for gradient in gradients]
+        captured, gradients = last_attention_gradients(model, images, targets, [site])
+        rows = [self._row(model, captured[site], gradient) for gradient in gradients]
         return [Attribution(grid.to_map(row)[None], grid) for row in rows]
 
     def _row(self, model: VisionTransformer, attention: Tensor, gradient: Tensor) -> Tensor:
@@ -84,12 +86,12 @@ class AttentionCam(MultiTarget):
 )
 @dataclass(frozen=True, slots=True)
 class GradSam(MultiTarget):
-    r"""Grad-SAM: attention times its positive gradient, averaged over blocks and heads.
+    r"""Grad-SAM: attention maps times their positive gradients, averaged over heads and blocks.
 
     .. math:: A = \frac{1}{L H} \sum_{\ell, h} r^\top \bigl(P_{\ell,h} \odot G_{\ell,h}^+\bigr)
 
     Attributes:
-        rows: "class" reads the classifier's row; "mean" averages over all rows, as code by others does.
+        rows: "class" takes the classifier's row; "mean" averages over all rows, as other implementations do.
     """
 
     rows: Literal["class", "mean"] = "class"
@@ -100,12 +102,12 @@ class GradSam(MultiTarget):
         model = transformer(model)
         grid = model.grid_of(images)
         counts = torch.arange(model.depth, 0, -1, device=images.device)[:, None, None]
-        answers = []
+        attributions = []
         for pairs in probabilities_and_gradients(model, images, targets):
             weighted = [(p * g.clamp(min=0)).mean(dim=1) for p, g in pairs]
             rows = [w.mean(dim=1) if self.rows == "mean" else read_rows(model, w) for w in weighted]
-            answers.append(Attribution(grid.to_map(_sums_from_the_end(rows) / counts), grid))
-        return answers
+            attributions.append(Attribution(grid.to_map(_sums_from_the_end(rows) / counts), grid))
+        return attributions
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, count)
@@ -121,7 +123,7 @@ class GradSam(MultiTarget):
 )
 @dataclass(frozen=True, slots=True)
 class ClassActivationTokens(MultiTarget):
-    r"""Class activation tokens: input times gradient at every block, summed.
+    r"""CAT, class activation tokens: input × gradient of the tokens, summed over all blocks.
 
     .. math:: A_i = \sum_\ell \sum_d x_{\ell,i,d}\, \frac{\partial s}{\partial x_{\ell,i,d}}
 
@@ -132,32 +134,53 @@ class ClassActivationTokens(MultiTarget):
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         model = transformer(model)
-        found, grid = values_and_gradients(model, images, targets, "tokens")
-        scores = [_sums_from_the_end([(x * g).sum(dim=-1) for x, g in pairs]) for pairs in found]
+        each_target, grid = values_and_gradients(model, images, targets, "tokens")
+        scores = [_sums_from_the_end([(x * g).sum(dim=-1) for x, g in pairs]) for pairs in each_target]
         return [Attribution(grid.to_map(layers), grid) for layers in scores]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, count)
 
 
-def _check_shift(shift: int) -> None:
-    if shift not in (0, 1):
-        raise RecipeError(f"got shift={shift}; 0 pairs a block's attention with its input, 1 with its output")
-
-
 def _attended_tokens(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], shift: int
 ) -> list[list[Tensor]]:
-    """Return for each target, block by block, input times gradient weighted by the attention each token receives."""
-    with model.capture(*model.every("probabilities")) as held:
-        found, _ = values_and_gradients(model, images, targets, "tokens")
-    received = [p.mean(dim=(1, 2)) for p in held.values()]
-    answers = []
-    for pairs in found:
+    """Return for each target and block input × gradient of the tokens times the attention each receives."""
+    with model.capture(*model.every("probabilities")) as attention:
+        each_target, _ = values_and_gradients(model, images, targets, "tokens")
+    received = [p.mean(dim=(1, 2)) for p in attention.values()]
+    weighted = []
+    for pairs in each_target:
         scores = [(x * g).sum(dim=-1) for x, g in pairs]
         scores = [*scores[shift:], *[torch.zeros_like(scores[0])] * shift]
-        answers.append([a * s for a, s in zip(received, scores, strict=True)])
-    return answers
+        weighted.append([a * s for a, s in zip(received, scores, strict=True)])
+    return weighted
+
+
+class _AttendedTokens(MultiTarget):
+    """Input × gradient weighted by the attention received; a subclass has the field `shift`."""
+
+    __slots__ = ()
+    shift: int
+    total: ClassVar[bool] = False  # whether blocks are added up
+
+    def __post_init__(self) -> None:
+        if self.shift not in (0, 1):
+            raise RecipeError(f"got shift={self.shift}; 0 pairs a block's attention with its input, 1 with its output")
+
+    def multi_target(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        model = transformer(model)
+        grid = model.grid_of(images)
+        aggregate = _sums_from_the_end if self.total else torch.stack
+        return [
+            Attribution(grid.to_map(aggregate(layers)), grid)
+            for layers in _attended_tokens(model, images, targets, self.shift)
+        ]
+
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return Passes(1, count)
 
 
 @METHODS.register(
@@ -169,8 +192,8 @@ def _attended_tokens(
     parity="the formula written out, float64 1e-10",
 )
 @dataclass(frozen=True, slots=True)
-class AttendedInputTimesGradient(MultiTarget):
-    r"""Input times gradient, weighted by the attention each token receives.
+class AttendedInputTimesGradient(_AttendedTokens):
+    r"""Attention × input × gradient: input × gradient of each token, weighted by the attention it receives.
 
     .. math:: A_{\ell,j} = \Bigl(\operatorname{mean}_{h,i} P_{\ell,h,i,j}\Bigr)
         \sum_d x_{\ell,j,d}\, \frac{\partial s}{\partial x_{\ell,j,d}}
@@ -182,20 +205,6 @@ class AttendedInputTimesGradient(MultiTarget):
 
     shift: int = 0
 
-    def __post_init__(self) -> None:
-        _check_shift(self.shift)
-
-    def multi_target(
-        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
-    ) -> list[Attribution]:
-        model = transformer(model)
-        grid = model.grid_of(images)
-        found = _attended_tokens(model, images, targets, self.shift)
-        return [Attribution(grid.to_map(torch.stack(layers)), grid) for layers in found]
-
-    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return Passes(1, count)
-
 
 @METHODS.register(
     "att_cat",
@@ -206,8 +215,8 @@ class AttendedInputTimesGradient(MultiTarget):
     parity="plus(att_ixg), exactly",
 )
 @dataclass(frozen=True, slots=True)
-class AttentiveClassActivationTokens(MultiTarget):
-    r"""AttCAT: input times gradient at every block, weighted by the attention received, summed.
+class AttentiveClassActivationTokens(_AttendedTokens):
+    r"""AttCAT, attentive class activation tokens: input × gradient × attention received, summed over all blocks.
 
     .. math:: A_j = \sum_\ell \Bigl(\operatorname{mean}_{h,i} P_{\ell,h,i,j}\Bigr)
         \sum_d x_{\ell,j,d}\, \frac{\partial s}{\partial x_{\ell,j,d}}
@@ -218,18 +227,5 @@ class AttentiveClassActivationTokens(MultiTarget):
         shift: 0 or 1, as for ``att_ixg``.
     """
 
+    total: ClassVar[bool] = True
     shift: int = 0
-
-    def __post_init__(self) -> None:
-        _check_shift(self.shift)
-
-    def multi_target(
-        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
-    ) -> list[Attribution]:
-        model = transformer(model)
-        grid = model.grid_of(images)
-        found = _attended_tokens(model, images, targets, self.shift)
-        return [Attribution(grid.to_map(_sums_from_the_end(layers)), grid) for layers in found]
-
-    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return Passes(1, count)

@@ -1,4 +1,4 @@
-"""Rollout of attention weighted by its gradient."""
+"""Gradient rollout: attention rollout of gradient-weighted attention."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Literal
 from torch import Tensor
 
 from sightline.errors import RecipeError
-from sightline.methods.attention.attention import identity, of_largest, probabilities_and_gradients, rolled, transformer
+from sightline.methods.attention.attention import (
+    divide_by_maximum,
+    half_identity_columns,
+    positive_weighted,
+    rollout,
+    transformer,
+    with_identity,
+    without_smallest,
+)
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer
@@ -27,20 +35,20 @@ from sightline.types import Attribution, Passes, Target
 )
 @dataclass(frozen=True, slots=True)
 class GradRollout(MultiTarget):
-    r"""Gradient rollout: attention weighted by its positive gradient, rolled out with the identity.
+    r"""Gradient rollout: attention rollout with attention maps weighted by their positive gradients.
 
     .. math:: A = r^\top \prod_{\ell=L-1}^{\text{start}} \operatorname{rows}\bigl(I + E_\ell\bigr), \qquad
         E_\ell = \frac1H \sum_h \bigl(P_{\ell,h} \odot G_{\ell,h}\bigr)^+
 
-    where rows(·) divides each row by its sum. Three different things go by this name; this is the one that iterated
-    integrated attributions build on.
+    where rows(·) divides each row by its sum. Makes rollout class-specific. Three different methods go by this name;
+    this is the one that iterated integrated attributions (IIA) use.
 
     Attributes:
-        start: the first block that takes part.
+        start: the first block of the product.
         variant: "iia", or "vit_explain" for what that repository's released code computes: block l is weighted by the
             gradient at the scores (before the softmax) of block L-1-l, the smallest nine tenths of each matrix are set
-            to zero, columns instead of rows are divided, and the map is divided by its maximum. It is kept to compare
-            with published maps; its block order is reversed by mistake, so it always takes part as a whole.
+            to zero, columns instead of rows are divided, and the map is divided by its maximum. It is for comparison
+            with published maps; its block order is reversed by mistake, so it always uses all blocks.
     """
 
     start: int = 0
@@ -55,18 +63,14 @@ class GradRollout(MultiTarget):
     ) -> list[Attribution]:
         model = transformer(model, self.start)
         if self.variant == "vit_explain":
-            return [of_largest(rolled(model, images, layers)) for layers in _vit_explain(model, images, targets)]
-        pairs = probabilities_and_gradients(model, images, targets, self.start)
-        weighted = [[(p * g).clamp(min=0).mean(dim=1) for p, g in layers] for layers in pairs]
-        return [rolled(model, images, [_with_identity(e) for e in layers]) for layers in weighted]
+            return [
+                divide_by_maximum(rollout(model, images, layers)) for layers in _vit_explain(model, images, targets)
+            ]
+        weighted = positive_weighted(model, images, targets, self.start)
+        return [rollout(model, images, [with_identity(e) for e in layers]) for layers in weighted]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, count * (1 - self.start / transformer(model).depth))
-
-
-def _with_identity(weighted: Tensor) -> Tensor:
-    mixed = weighted + identity(weighted)
-    return mixed / mixed.sum(dim=-1, keepdim=True)
 
 
 def _vit_explain(model: VisionTransformer, images: Tensor, targets: Sequence[Target]) -> list[list[Tensor]]:
@@ -76,19 +80,12 @@ def _vit_explain(model: VisionTransformer, images: Tensor, targets: Sequence[Tar
         model.capture(*model.every("scores"), gradient=True) as scores,
     ):
         logits = model(images)
-        wanted = [target(logits) for target in targets]
-    found = model.gradients_each(wanted, scores)
+        values = [target(logits) for target in targets]
     attention = list(seen.values())
     return [
-        [_discard((p * g).mean(dim=1)) for p, g in zip(attention, reversed(gradients.values()), strict=True)]
-        for gradients in found
+        [
+            half_identity_columns(without_smallest((p * g).mean(dim=1).clamp(min=0)))
+            for p, g in zip(attention, reversed(gradients.values()), strict=True)
+        ]
+        for gradients in model.gradients_each(values, scores)
     ]
-
-
-def _discard(weighted: Tensor, discard: float = 0.9) -> Tensor:
-    """Keep the largest tenth of the positive part, add half the identity, divide column j by row j's sum."""
-    flat = weighted.clamp(min=0).flatten(1)
-    smallest = flat.topk(int(flat.shape[-1] * discard), dim=-1, largest=False).indices
-    kept = flat.scatter(1, smallest, 0.0).view_as(weighted)
-    mixed = (kept + identity(kept)) / 2
-    return mixed / mixed.sum(dim=-1)[:, None, :]

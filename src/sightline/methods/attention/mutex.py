@@ -1,4 +1,4 @@
-"""MUTEX: attention as a network of patches, whose busiest halves are kept and scored."""
+"""MUTEX: attention as a multiplex network of patches, from whose node degrees masks are made."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
 
-MASKS = 54  # three joined heads, two degrees, nine statistics
-_JOINS: tuple[Callable[[Tensor], Tensor], ...] = (
+MASKS = 54  # three ways to combine heads, two degrees, nine statistics
+_COMBINE_HEADS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda attention: attention.amin(dim=1),
     lambda attention: attention.amax(dim=1),
     lambda attention: attention.sum(dim=1),
 )
-_CUT = 0.01  # connections weaker than this share of the block's strongest are none
+_THRESHOLD = 0.01  # edges weaker than this share of the block's strongest are removed
 _TIE = 1e-9  # values that differ by less than this share of the largest are equal
 
 
@@ -39,20 +39,20 @@ _TIE = 1e-9  # values that differ by less than this share of the largest are equ
 )
 @dataclass(frozen=True, slots=True)
 class Mutex(MultiTarget):
-    r"""MUTEX: masks of the patches that attention connects most, weighed by what the model says about each.
+    r"""MUTEX: masks from node degrees of the attention network, averaged with the class score of each as weight.
 
     .. math:: A_j = \frac{\sum_m s_m B_{mj}}{\sum_m B_{mj}}
 
-    Attention between patches, its heads joined by minimum, maximum or sum and connections under a hundredth of the
-    block's strongest removed, is a network; each patch has an in-degree and an out-degree in every block. Nine
-    statistics of these degrees over the blocks (entropy, maximum, minimum, sum, standard deviation, sum over standard
-    deviation, median, skewness, kurtosis) order the patches, and each mask :math:`B_m` keeps the upper half and what
-    ties with it. :math:`s_m` is the probability of the class when only those patches are there. A patch that no mask
-    keeps gets zero.
+    The attention between patches of each block is a layer of a multiplex network: heads are combined by minimum,
+    maximum or sum, and edges under a hundredth of the block's strongest removed. Nine statistics over the blocks
+    (entropy, maximum, minimum, sum, standard deviation, sum over standard deviation, median, skewness, kurtosis) of the
+    patches' in-degrees and out-degrees rank the patches, and each mask :math:`B_m` keeps the upper half and ties with
+    it. :math:`s_m` is the probability of the class with only those patches as tokens. A patch that no mask keeps gets
+    zero. Gradient-free.
 
     Attributes:
-        start: the first block whose attention counts.
-        score: what is read of the class: probability, as the paper, logit or log_probability.
+        start: the first block whose attention is used.
+        score: the score of a mask: probability, as the paper, logit or log_probability.
     """
 
     start: int = 0
@@ -64,10 +64,10 @@ class Mutex(MultiTarget):
         model = transformer(model, self.start)
         if model.depth - self.start < 2:
             raise RecipeError(f"got start={self.start}; statistics over blocks need two of them, so start earlier")
-        found = in_batches(lambda rows: _tokens_and_masks(model, images[rows], self.start), len(images), model.batch)
-        tokens, masks = torch.cat([x for x, _ in found]), torch.cat([m for _, m in found])
-        answers = score_masks(model, tokens, list(masks), [scored(target, self.score, model) for target in targets])
-        return attributions(model, images, answers)
+        batches = in_batches(lambda rows: _tokens_and_masks(model, images[rows], self.start), len(images), model.batch)
+        tokens, masks = (torch.cat(part) for part in zip(*batches, strict=True))
+        score_targets = [scored(target, self.score, model) for target in targets]
+        return attributions(model, images, score_masks(model, tokens, list(masks), score_targets))
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1 + MASKS)
@@ -85,33 +85,33 @@ def _tokens_and_masks(model: VisionTransformer, images: Tensor, start: int) -> t
 def network_masks(attention: Sequence[Tensor]) -> Tensor:
     """Return the 54 masks of attention between patches, (batch, head, to, from) per block: (batch, mask, patch).
 
-    Order: heads joined by min, max, sum; in-degree, then out-degree; the nine statistics of `_statistics`.
+    Order: heads combined by min, max, sum; in-degree, then out-degree; the nine statistics of `_statistics`.
     """
     exact = max(_TIE, 32 * torch.finfo(attention[0].dtype).eps)
     masks = []
-    for join in _JOINS:
-        joined = [_strong(join(p)) for p in attention]
+    for combine in _COMBINE_HEADS:
+        layers = [_without_weak_edges(combine(p)) for p in attention]
         for side in (1, 2):
-            degrees = torch.stack([matrix.sum(dim=side) for matrix in joined]).cpu().double()
+            degrees = torch.stack([matrix.sum(dim=side) for matrix in layers]).cpu().double()
             masks += [_upper_half(values) for values in _statistics(degrees, exact)]
     return torch.stack(masks, dim=1).to(attention[0].device)
 
 
-def _strong(matrix: Tensor) -> Tensor:
+def _without_weak_edges(matrix: Tensor) -> Tensor:
     strongest = matrix.flatten(1).amax(dim=1)[:, None, None]
-    return matrix.masked_fill(matrix < _CUT * strongest, 0.0)
+    return matrix.masked_fill(matrix < _THRESHOLD * strongest, 0.0)
 
 
 def _statistics(degrees: Tensor, exact: float) -> list[Tensor]:
-    """Return nine statistics over the blocks of (block, batch, patch); one that is not defined is zero."""
+    """Return nine statistics over the blocks of (block, batch, patch); those that are not defined are zero."""
     mean = degrees.mean(dim=0)
-    # a degree that is the same in all blocks (rows of attention sum to one) has no spread and no shape but rounding
+    # a degree that is the same in all blocks (rows of attention sum to one) varies by rounding alone
     flat = (degrees - mean).square().mean(dim=0).sqrt() <= exact * mean
     degrees = torch.where(flat, mean, degrees)
     total, centred = degrees.sum(dim=0), (degrees - mean).masked_fill(flat, 0.0)
     share, variance, spread = degrees / total, centred.square().mean(dim=0), centred.square().sum(dim=0)
     spread = (spread / (len(degrees) - 1)).sqrt()
-    found = [
+    statistics = [
         -torch.xlogy(share, share).sum(dim=0),
         degrees.amax(dim=0),
         degrees.amin(dim=0),
@@ -122,12 +122,12 @@ def _statistics(degrees: Tensor, exact: float) -> list[Tensor]:
         centred.pow(3).mean(dim=0) / variance.pow(1.5),
         centred.pow(4).mean(dim=0) / variance.square() - 3,
     ]
-    return [values.nan_to_num(nan=0.0) for values in found]
+    return [values.nan_to_num(nan=0.0) for values in statistics]
 
 
 def _upper_half(values: Tensor) -> Tensor:
-    """Keep the patches at or above the value in the middle of the order: (batch, patch), bool."""
+    """Keep the patches at or above the median: (batch, patch), bool."""
     middle = (values.shape[-1] + 1) // 2 - 1
-    # some statistics are the same for all patches (the kurtosis over three blocks): rounding is not to choose there
+    # some statistics are the same for all patches (the kurtosis over three blocks) but for rounding
     slack = _TIE * values.abs().amax(dim=-1, keepdim=True)
     return values >= values.sort(dim=-1).values[..., middle, None] - slack

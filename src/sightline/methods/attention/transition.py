@@ -1,4 +1,4 @@
-"""Transition attention maps: attention as a Markov chain, weighted by what the output feeds back (see `feedback`)."""
+"""Transition attention maps: attention as a Markov chain, weighted by integrated gradients (see `bi_attention`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ import torch
 from torch import Tensor
 
 from sightline.methods.attention.attention import read_rows, transformer
-from sightline.methods.attention.feedback import check_steps, feedback, last_attention
+from sightline.methods.attention.bi_attention import (
+    check_steps,
+    integrated_attention_gradients,
+    last_attention_gradients,
+)
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer
@@ -20,7 +24,7 @@ from sightline.types import Attribution, Passes, Target
 
 
 class _Transition(MultiTarget):
-    """The state that the classifier reads, pulled back block by block, times the feedback's row."""
+    """The classifier's row of the last attention, multiplied by earlier blocks, times the integrated gradients."""
 
     __slots__ = ()
     steps: int
@@ -32,21 +36,21 @@ class _Transition(MultiTarget):
 
     @abstractmethod
     def first_block(self, model: VisionTransformer) -> int:
-        """Return the index of the first block that takes part."""
+        """Return the index of the first block of the product."""
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         model = transformer(model)
         sites = model.every("probabilities", 0 if every_layer else self.first_block(model))
-        held, ends = last_attention(model, images, targets, sites)
-        states = torch.stack(self._states(model, [held[name].mean(dim=1) for name in sites]))
+        captured, at_image = last_attention_gradients(model, images, targets, sites)
+        states = torch.stack(self._states(model, [captured[name].mean(dim=1) for name in sites]))
         grid = model.grid_of(images)
-        weights = feedback(model, images, targets, self.steps, ends)
+        weights = integrated_attention_gradients(model, images, targets, self.steps, at_image)
         return [Attribution(grid.to_map(states * read_rows(model, weight)), grid) for weight in weights]
 
     def _states(self, model: VisionTransformer, attention: Sequence[Tensor]) -> list[Tensor]:
-        """Return the state started at each block, (batch, from)."""
+        """Return the state of the Markov chain at each block, (batch, from)."""
         state = read_rows(model, attention[-1])
         states = []
         for index, matrix in reversed(list(enumerate(attention))):
@@ -69,14 +73,17 @@ class _Transition(MultiTarget):
 )
 @dataclass(frozen=True, slots=True)
 class TransitionAttentionMaps(_Transition):
-    r"""Transition attention maps: attention as a Markov chain, times what the output feeds back.
+    r"""TAM, transition attention maps: attention as a Markov chain, times integrated gradients of the last attention.
 
     .. math:: A = \Bigl(r^\top \bar P_{L-1} \prod_{\ell=L-2}^{\text{start}} (I + \bar P_\ell)\Bigr) \odot r^\top W,
         \qquad \bar P_\ell = \frac1H \sum_h P_{\ell,h}
 
+    with W the mean gradient of the last block's attention along the path from a zero image to the image. Traces
+    information flow through the blocks, for one class.
+
     Attributes:
-        steps: scaled copies of the image behind W, both ends included.
-        start: the first block that takes part; by default a third of the depth (4 of 12), and 0 for variant="mda".
+        steps: points of the path behind W, both ends included.
+        start: the first block of the product; by default a third of the depth (4 of 12), and 0 for variant="mda".
         variant: "paper" as above, or "mda", which is ``t_attn``: the last block counts twice.
     """
 
@@ -108,15 +115,15 @@ class TransitionAttentionMaps(_Transition):
 )
 @dataclass(frozen=True, slots=True)
 class TransitionAttention(_Transition):
-    r"""Transition attention maps as the tables of the MDA paper have them: the last block counts twice.
+    r"""Transition attention maps as in the tables of the MDA paper, with the last block applied twice.
 
     .. math:: A = \Bigl(r^\top \bar P_{L-1} \prod_{\ell=L-1}^{\text{start}} (I + \bar P_\ell)\Bigr) \odot r^\top W
 
-    It is a deviation from ``tam``, kept because its numbers are published.
+    For comparison with published numbers; it deviates from ``tam``, the original method.
 
     Attributes:
-        steps: scaled copies of the image behind W, both ends included.
-        start: the first block that takes part.
+        steps: points of the path behind W, both ends included.
+        start: the first block of the product.
     """
 
     steps: int = 20

@@ -1,4 +1,4 @@
-"""Controls: maps that know nothing of the model. Every leaderboard has them."""
+"""Controls: maps that do not depend on the model, against which methods are compared in every benchmark."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from sightline.registry import METHODS
 from sightline.seeds import generators, uniform
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
-CONTROLS = ("random", "centre", "sobel", "input_norm")  # the names of the family, in every ranking and leaderboard
+CONTROLS = ("random", "centre", "sobel", "input_norm")  # the methods of the family `chance`, by name
 
 
 @METHODS.register("random", family="chance", cost="none", agnostic=True, parity="uniform by construction")
 @dataclass(frozen=True, slots=True)
 class Random:
-    """Uniform random numbers, one per cell of the model's grid.
+    """Random control: uniform noise, one number per cell of the model's grid.
 
-    What any method must beat. The numbers depend on the seed and the image, not on the batch.
+    The baseline that every method must beat. The numbers depend on the seed and the image, not on the batch.
 
     Attributes:
-        seed: of the numbers.
+        seed: of the random numbers.
     """
 
     seed: int = 0
@@ -41,11 +41,11 @@ class Random:
 @METHODS.register("centre", family="chance", cost="none", agnostic=True, parity="closed form")
 @dataclass(frozen=True, slots=True)
 class Centre:
-    r"""A Gaussian in the middle of the image.
+    r"""Centre control: a Gaussian in the middle of the image.
 
     .. math:: A_{ij} = \exp\Bigl(-\tfrac{(i-c_i)^2 + (j-c_j)^2}{2\sigma^2}\Bigr), \qquad \sigma = \tfrac14 \min(H, W)
 
-    Photographers put things in the middle, so this is a strong control for localisation.
+    Objects are mostly in the middle of photographs, so this is a strong control for localisation metrics.
     """
 
     def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
@@ -63,11 +63,11 @@ class Centre:
 @METHODS.register("sobel", family="chance", cost="none", agnostic=True, parity="scipy.ndimage.sobel, 1e-5")
 @dataclass(frozen=True, slots=True)
 class Sobel:
-    r"""Edges: the length of the image's Sobel gradient, channels averaged first.
+    r"""Edge control: the magnitude of the Sobel gradient of the image, averaged over channels.
 
     .. math:: A = \sqrt{(K_x * \bar x)^2 + (K_y * \bar x)^2}
 
-    Gradient maps often look like edges; this shows how far edges alone would get.
+    Gradient maps often resemble edges; this control measures what edges alone achieve.
     """
 
     def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
@@ -83,11 +83,11 @@ class Sobel:
 @METHODS.register("input_norm", family="chance", cost="none", agnostic=True, parity="closed form")
 @dataclass(frozen=True, slots=True)
 class InputNorm:
-    r"""The length of each pixel's normalised colour.
+    r"""Input control: the L2 norm of each pixel's normalised colour.
 
     .. math:: A_{ij} = \lVert x_{\cdot ij} \rVert_2
 
-    Products with the input inherit this pattern; it shows how far the input alone would get.
+    Methods that multiply by the input inherit this pattern; this control measures what the input alone achieves.
     """
 
     def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:

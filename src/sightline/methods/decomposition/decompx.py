@@ -1,10 +1,10 @@
-r"""DecompX: the logit taken apart into one share per token, with nothing in between summarised."""
+"""DecompX: the logit decomposed into one contribution per token, propagated through the whole network."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -21,16 +21,25 @@ from sightline.types import Attribution, Passes, Target
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TokenShares:
-    """What the shares sum to, beside the map.
+class TokenContributions:
+    """The details of a DecompX attribution in its forward form; tokens and biases sum to the logit.
 
     Attributes:
-        tokens: the share of every token, prefix tokens included, shape (layer, batch, token).
-        bias: the share of all biases together, shape (layer, batch); with `tokens` it sums to the logit.
+        tokens: the contribution of every token, prefix tokens included, shape (layer, batch, token).
+        bias: the contribution of all biases together, shape (layer, batch).
     """
 
     tokens: Tensor
     bias: Tensor
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Concatenate the details of consecutive batches."""
+        return cls(torch.cat([part.tokens for part in parts], dim=1), torch.cat([part.bias for part in parts], dim=1))
+
+    def take(self, rows: Sequence[int]) -> Self:
+        """Return the details of these images of the batch."""
+        return replace(self, tokens=self.tokens[:, list(rows)], bias=self.bias[:, list(rows)])
 
 
 @METHODS.register(
@@ -44,27 +53,27 @@ class TokenShares:
 )
 @dataclass(frozen=True, slots=True)
 class DecompX(MultiTarget):
-    r"""DecompX: each token's share of the logit, its vector pushed through the whole network.
+    r"""DecompX: each token's contribution to the logit, by propagating decomposed vectors through all layers.
 
     .. math:: A_{\ell,j} = s(D_j), \qquad D_j \text{ at block } \ell:\; D_j[i] = [i = j]\, x_{\ell,j}, \qquad
         \sum_j D_j + D_{\text{bias}} = X \text{ behind every layer}
 
-    The vectors :math:`D_j` pass norms with the deviation of the true tokens, attention with the true probabilities,
-    and GELU with its true slope :math:`\text{GELU}(u)/u = \Phi(u)`; biases gather in a source of their own, which is
-    left out of the map. That makes the network linear, and a linear network's shares are its input times gradient: one
-    pass back under the rules of ``libra`` yields the very same numbers, for every start layer at once.
+    The vectors :math:`D_j` pass norms with the standard deviation of the true tokens, attention with the true
+    probabilities, and GELU with its true slope :math:`\text{GELU}(u)/u = \Phi(u)`; biases are collected separately and
+    left out of the map. That makes the network linear, and the contributions in a linear network are input × gradient:
+    one backward pass under the rules of ``libra`` yields the same numbers, for every start layer at once.
 
-    The target should be a logit. Of another target, its gradient at the logits is multiplied with the shares.
+    The target should be a logit. For another target its gradient at the logits is multiplied with the contributions.
 
     Attributes:
-        start: the first block that takes part.
-        form: "backward" as just said, or "forward": every token pushed through plain pre-norm blocks by itself, which
-            costs about one forward pass per token and yields one start layer, and tells the shares of prefix tokens
-            and biases in `details`.
-        bias: "discard", or "abs_dot": every bias is shared out where it is added, in proportion to the size of its dot
-            product with each token's vector; the biases behind the last block are joined first. Forward form only.
-        gelu: the slope of the activation: "zero_order" as above, or "taylor": its derivative, the rest joining the
-            biases. Forward form only.
+        start: the first block of the decomposition.
+        form: "backward" as just described, or "forward": every token propagated through plain pre-norm blocks by
+            itself, which costs about one forward pass per token, yields one start layer, and has the contributions of
+            prefix tokens and biases in `details`.
+        bias: "discard", or "abs_dot": every bias is distributed where it is added, in proportion to the magnitude of
+            its dot product with each token's vector; the biases after the last block are summed first. Forward only.
+        gelu: the slope of the activation: "zero_order" as above, or "taylor": its derivative, the remainder being
+            treated as a bias. Forward form only.
     """
 
     start: int = 0
@@ -102,29 +111,31 @@ class DecompX(MultiTarget):
             logits = model(images)
             scores = [target(logits) for target in targets]
         grid = model.grid_of(images)
-        shares = [
-            torch.stack([(seen[name].detach() * gradient).sum(dim=-1) for name, gradient in found.items()])
-            for found in model.gradients_each(scores, seen)
+        contributions = [
+            torch.stack([(seen[name].detach() * gradient).sum(dim=-1) for name, gradient in gradients.items()])
+            for gradients in model.gradients_each(scores, seen)
         ]
-        return [Attribution(grid.to_map(share), grid) for share in shares]
+        return [Attribution(grid.to_map(layers), grid) for layers in contributions]
 
     def _forward(
         self, model: VisionTransformer, images: Tensor, targets: Sequence[Target], starts: range
     ) -> list[Attribution]:
-        held = Decomposition(model, images, self.gelu, self.start)
-        shares = [
-            [held.shares(image, start, abs_dot=self.bias == "abs_dot") for image in range(len(images))]
+        decomposition = Decomposition(model, images, self.gelu, self.start)
+        parts = [
+            [decomposition.of_logits(image, start, abs_dot=self.bias == "abs_dot") for image in range(len(images))]
             for start in starts
         ]
-        tokens = torch.stack([torch.stack([share.tokens for share in row]) for row in shares])
-        bias = torch.stack([torch.stack([share.bias for share in row]) for row in shares])
+        tokens = torch.stack([torch.stack([part.tokens for part in layer]) for layer in parts])
+        bias = torch.stack([torch.stack([part.bias for part in layer]) for layer in parts])
         grid = model.grid_of(images)
-        found = []
+        attributions = []
         for target in targets:
-            slope = _gradient(target, held.logits)
-            read = TokenShares(torch.einsum("lbtc,bc->lbt", tokens, slope), torch.einsum("lbc,bc->lb", bias, slope))
-            found.append(Attribution(grid.to_map(read.tokens), grid, details=read))
-        return found
+            slope = _gradient(target, decomposition.logits)
+            contributions = TokenContributions(
+                torch.einsum("lbtc,bc->lbt", tokens, slope), torch.einsum("lbc,bc->lb", bias, slope)
+            )
+            attributions.append(Attribution(grid.to_map(contributions.tokens), grid, details=contributions))
+        return attributions
 
 
 def _gradient(target: Target, logits: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-r"""Push a decomposition of the tokens through plain pre-norm blocks, one vector per source, up to the logits.
+"""Propagate a decomposition of the tokens through plain pre-norm blocks up to the logits.
 
-The state holds, for each source, its share of every token, (source, token, channel); shares sum to the tokens. Every
-non-linear step is held at its true value, which makes it linear: norms keep their deviation, attention its
-probabilities, the activation its slope. Then all sources are pushed alike, as a batch is, and biases, which belong to
-no token, go to a source of their own or are shared out.
+The state holds, for each source token, its contribution to every token, (source, token, channel); contributions sum to
+the tokens. Every non-linear step is frozen at the values of the image's own forward pass, which makes it linear: norms
+keep their standard deviation, attention its probabilities, the activation its slope. Then all sources are propagated as
+a batch is. Biases, which belong to no token, are collected in a source of their own or distributed over the tokens.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from sightline.models.vit.parts import HeldNorm, Parts, entry_norm, hold, read_p
 
 Slope = Literal["zero_order", "taylor"]
 AddBias = Callable[[Tensor, Tensor], Tensor]  # state (source, token, channel), bias (channel,) or (token, channel)
-_CHUNK = 2**24  # numbers of the widest state held at once
+_CHUNK = 2**24  # numbers of the widest state in memory at once
 
 
 def to_no_source(state: Tensor, bias: Tensor) -> Tensor:
-    """Leave the bias out: the sources at hand are tokens, and biases go to another."""
+    """Leave the bias out: the sources are tokens, and biases are collected elsewhere."""
     return state
 
 
 def to_every_source(state: Tensor, bias: Tensor) -> Tensor:
-    """Add the bias: the only source at hand is the one that collects them."""
+    """Add the bias: the only source is the one that collects them."""
     return state + bias
 
 
 def by_abs_dot(state: Tensor, bias: Tensor) -> Tensor:
-    """Share the bias out among the sources in proportion to the size of their dot product with it."""
+    """Distribute the bias over the sources in proportion to the magnitude of their dot product with it."""
     weights = (state * bias).sum(dim=-1, keepdim=True).abs()
     total = weights.sum(dim=0, keepdim=True)
     shares = torch.where(total > 0, weights / total.where(total > 0, 1.0), 1 / len(state))
@@ -46,19 +46,19 @@ def by_abs_dot(state: Tensor, bias: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class HeldBlock:
-    """A block as one image made it, linear.
+class LinearBlock:
+    """A block, linearised at the activations of one image.
 
     Attributes:
         norm1: the first norm.
         attention: probabilities, (head, to, from).
         value: weight of the map that makes values, (head, channel of a head, channel).
         projection: weight of the output projection, (channel, head, channel of a head), layer scale included.
-        attention_bias: what attention adds of values' and projection's bias.
+        attention_bias: the bias that attention adds, from values and projection.
         norm2: the second norm.
         first: weight and bias of the MLP's first layer.
         slope: of the activation, (token, hidden).
-        rest: what the slope leaves of the activation, (token, hidden).
+        rest: the activation minus slope times argument, (token, hidden).
         second: weight and bias of the MLP's second layer, layer scale included.
     """
 
@@ -73,8 +73,8 @@ class HeldBlock:
     rest: Tensor
     second: tuple[Tensor, Tensor]
 
-    def push(self, state: Tensor, add: AddBias) -> Tensor:
-        """Return the state behind the block."""
+    def propagate(self, state: Tensor, add: AddBias) -> Tensor:
+        """Return the state after the block."""
         values = torch.einsum("sjc,hdc->shjd", add(self.norm1.linear(state), self.norm1.bias), self.value)
         written = torch.einsum("shid,ohd->sio", self.attention @ values, self.projection)
         state = add(state + written, self.attention_bias)
@@ -83,8 +83,8 @@ class HeldBlock:
         return state + add(active @ self.second[0].T, self.second[1])
 
 
-def held_blocks(parts: Parts, slope: Slope) -> list[HeldBlock]:
-    """Hold a block at what it computed, for each image of the batch."""
+def linear_blocks(parts: Parts, slope: Slope) -> list[LinearBlock]:
+    """Linearise a block at the activations of each image of the batch."""
     parts.check_sum()
     heads = parts.values.shape[1]
     (value, value_bias), (projection, bias) = parts.value_map, parts.projection
@@ -95,7 +95,7 @@ def held_blocks(parts: Parts, slope: Slope) -> list[HeldBlock]:
     slopes, rests = _linear_activation(parts, activation, hidden, slope)
     gain = like.new_ones(()) if parts.block.scale2 is None else parts.block.scale2.detach().to(like)
     return [
-        HeldBlock(
+        LinearBlock(
             parts.norm1.at(image),
             parts.probabilities[image],
             value.unflatten(0, (heads, -1)),
@@ -118,7 +118,7 @@ def _weight_and_bias(layer: nn.Linear, like: Tensor, gain: Tensor | None = None)
 
 
 def _linear_activation(parts: Parts, activation: nn.Module, hidden: Tensor, slope: Slope) -> tuple[Tensor, Tensor]:
-    """Write an activation as slope times its argument plus a rest."""
+    """Write an activation as slope times its argument plus a remainder."""
     with torch.inference_mode(False), torch.enable_grad():
         argument = hidden.detach().clone().requires_grad_()
         value = activation(argument)
@@ -134,11 +134,11 @@ def _linear_activation(parts: Parts, activation: nn.Module, hidden: Tensor, slop
     return torch.where(hidden == 0, derivative, value / hidden.where(hidden != 0, 1.0)), torch.zeros_like(hidden)
 
 
-# ---- around the blocks -----------------------------------------------------------------------------------------------
+# ---- before and after the blocks -------------------------------------------------------------------------------------
 
 
-def held_entry(model: VisionTransformer, tokens: Tensor) -> HeldNorm | None:
-    """Hold the norm that precedes the blocks at the tokens of one image, None where there is none."""
+def linear_entry_norm(model: VisionTransformer, tokens: Tensor) -> HeldNorm | None:
+    """Linearise the norm that precedes the blocks at the tokens of one image; None where there is none."""
     norm = entry_norm(model)
     if norm is None:
         return None
@@ -149,8 +149,8 @@ def held_entry(model: VisionTransformer, tokens: Tensor) -> HeldNorm | None:
     return hold(norm, tokens)
 
 
-class _HeldNorms(TorchFunctionMode):
-    """Record the deviations of layer norms in the order they run, or hold them at those recorded."""
+class _FrozenNorms(TorchFunctionMode):
+    """Record the standard deviations of layer norms in the order they run, or replay those recorded."""
 
     def __init__(self, recorded: Sequence[Tensor] | None = None) -> None:
         super().__init__()
@@ -185,13 +185,13 @@ class _HeldNorms(TorchFunctionMode):
 
 
 @dataclass(frozen=True, eq=False)
-class HeldTail:
-    """What follows the blocks, as one image made it: affine.
+class LinearHead:
+    """The layers after the blocks, made affine by the norms' standard deviations of one image.
 
     Attributes:
-        model: whose it is.
-        deviations: of its norms.
-        logits: what it gave, shape (1, class).
+        model: the model.
+        deviations: the standard deviations of its norms.
+        logits: of the image, shape (1, class).
     """
 
     model: VisionTransformer
@@ -200,39 +200,39 @@ class HeldTail:
 
     def __call__(self, state: Tensor) -> Tensor:
         """Return the logits of (batch, token, channel)."""
-        with _HeldNorms(self.deviations):
+        with _FrozenNorms(self.deviations):
             return self.model.finish(state.to(self.model.dtype)).to(state)
 
-    def push(self, state: Tensor, add: AddBias) -> Tensor:
-        """Return each source's share of the logits, (source, class)."""
+    def propagate(self, state: Tensor, add: AddBias) -> Tensor:
+        """Return each source's contribution to the logits, (source, class)."""
         bias = self(torch.zeros_like(state[:1]))
         return add((self(state) - bias)[:, None], bias)[:, 0]
 
 
-def held_tail(model: VisionTransformer, tokens: Tensor) -> HeldTail:
-    """Hold what follows the blocks at the tokens of one image, (1, token, channel), that leave the last."""
-    with _HeldNorms() as mode:
+def linear_head(model: VisionTransformer, tokens: Tensor) -> LinearHead:
+    """Linearise the layers after the blocks at the last block's output for one image, (1, token, channel)."""
+    with _FrozenNorms() as mode:
         logits = model.finish(tokens.to(model.dtype)).to(tokens)
-    tail = HeldTail(model, tuple(mode.deviations), logits)
-    error = 2 * tail(tokens / 2) - tail(torch.zeros_like(tokens)) - logits
+    head = LinearHead(model, tuple(mode.deviations), logits)
+    error = 2 * head(tokens / 2) - head(torch.zeros_like(tokens)) - logits
     if error.abs().max() > torch.finfo(model.dtype).eps ** 0.5 * logits.abs().max():
         raise UnsupportedModel(
             f"what {model.name} does after its blocks is not linear, norms apart, so its logits cannot be taken apart; "
             "write form='backward'"
         )
-    return tail
+    return head
 
 
-# ---- all of it -------------------------------------------------------------------------------------------------------
+# ---- the whole network -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class SupportsMultiTarget:
-    """What each token, and the biases together, make up of the logits of one image.
+class LogitContributions:
+    """The contributions of each token, and of the biases together, to the logits of one image.
 
     Attributes:
         tokens: shape (token, class).
-        bias: shape (class,); zeros where biases were shared out among the tokens.
+        bias: shape (class,); zeros where biases were distributed over the tokens.
     """
 
     tokens: Tensor
@@ -240,39 +240,39 @@ class SupportsMultiTarget:
 
 
 class Decomposition:
-    """A forward pass of a batch, held, to be decomposed from any block on."""
+    """The forward pass of a batch, linearised, to be decomposed from any block on."""
 
     def __init__(self, model: VisionTransformer, images: Tensor, slope: Slope, start: int = 0) -> None:
         parts = read_parts(model, images, start)
         self.model = model
         self.origins = {start + index: part.origin for index, part in enumerate(parts)}
-        self.blocks = {start + index: held_blocks(part, slope) for index, part in enumerate(parts)}
-        self.tails = [held_tail(model, tokens[None]) for tokens in parts[-1].output]
-        self.logits = torch.cat([tail.logits for tail in self.tails])
+        self.blocks = {start + index: linear_blocks(part, slope) for index, part in enumerate(parts)}
+        self.heads = [linear_head(model, tokens[None]) for tokens in parts[-1].output]
+        self.logits = torch.cat([head.logits for head in self.heads])
 
-    def shares(self, image: int, start: int, *, abs_dot: bool = False) -> SupportsMultiTarget:
+    def of_logits(self, image: int, start: int, *, abs_dot: bool = False) -> LogitContributions:
         """Decompose the logits of one image into the tokens that enter block `start`."""
         tokens = self.origins[start][image]
-        if abs_dot:  # the sources compete for every bias, so they have to be pushed together
-            found = self._push(_apart(tokens, 0, len(tokens)), by_abs_dot, image, start)
-            return SupportsMultiTarget(found, torch.zeros_like(found[0]))
+        if abs_dot:  # every bias is distributed over all sources, so they are propagated together
+            contributions = self._propagate(_separated(tokens, 0, len(tokens)), by_abs_dot, image, start)
+            return LogitContributions(contributions, torch.zeros_like(contributions[0]))
         step = max(1, _CHUNK // self.blocks[start][image].slope.numel())
-        chunks = [_apart(tokens, first, step) for first in range(0, len(tokens), step)]
-        found = torch.cat([self._push(chunk, to_no_source, image, start) for chunk in chunks])
-        bias = self._push(torch.zeros_like(tokens)[None], to_every_source, image, start)
-        return SupportsMultiTarget(found, bias[0])
+        chunks = [_separated(tokens, first, step) for first in range(0, len(tokens), step)]
+        contributions = torch.cat([self._propagate(chunk, to_no_source, image, start) for chunk in chunks])
+        bias = self._propagate(torch.zeros_like(tokens)[None], to_every_source, image, start)
+        return LogitContributions(contributions, bias[0])
 
-    def _push(self, state: Tensor, add: AddBias, image: int, start: int) -> Tensor:
+    def _propagate(self, state: Tensor, add: AddBias, image: int, start: int) -> Tensor:
         spend(forward=len(state) * (1 - start / self.model.depth))
-        if start == 0 and (norm := held_entry(self.model, self.origins[0][image])) is not None:
+        if start == 0 and (norm := linear_entry_norm(self.model, self.origins[0][image])) is not None:
             state = add(norm.linear(state), norm.bias)
         for index in range(start, self.model.depth):
-            state = self.blocks[index][image].push(state, add)
-        return self.tails[image].push(state, add)
+            state = self.blocks[index][image].propagate(state, add)
+        return self.heads[image].propagate(state, add)
 
 
-def _apart(tokens: Tensor, first: int, count: int) -> Tensor:
-    """Give each of some tokens, (token, channel), a state of its own, zero but for that token."""
+def _separated(tokens: Tensor, first: int, count: int) -> Tensor:
+    """Return one state for each of some tokens, (token, channel), zero except for that token."""
     rows = torch.arange(first, min(first + count, len(tokens)), device=tokens.device)
     state = tokens.new_zeros(len(rows), *tokens.shape)
     state[rows - first, rows] = tokens[rows]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -26,14 +27,23 @@ USUAL = (224, 224)  # pixels, for the cost on models that take any size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Patched:
-    """What patching returns beside the map.
+class PatchingDetails:
+    """The details of an attribution by activation patching.
 
     Attributes:
-        blank: the score of the blank image under the target, (batch,): what a patch that says nothing would get.
+        blank: the score of the blank image under the target, (batch,): that of a patch without any evidence.
     """
 
     blank: Tensor
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Concatenate the details of consecutive batches."""
+        return cls(torch.cat([part.blank for part in parts]))
+
+    def take(self, rows: Sequence[int]) -> Self:
+        """Return the details of these images of the batch."""
+        return replace(self, blank=self.blank[list(rows)])
 
 
 def attributions(
@@ -43,7 +53,7 @@ def attributions(
     found = []
     for target in (scored(target, score, model) for target in targets):
         values = score_cells(logits, target).view(1, -1, grid.height, grid.width)
-        found.append(Attribution(values, grid, details=Patched(score_blank(blank, target, len(logits)))))
+        found.append(Attribution(values, grid, details=PatchingDetails(score_blank(blank, target, len(logits)))))
     return found
 
 

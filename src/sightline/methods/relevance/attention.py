@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.errors import RecipeError, UnsupportedModel
-from sightline.methods.attention.attention import identity, read_rows, rolled, transformer
+from sightline.methods.attention.attention import identity, read_rows, rollout, transformer
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.relevance.vit_rules import Rules, Trace
 from sightline.models.adapter import Adapter
@@ -173,7 +173,7 @@ class TransformerAttribution(MultiTarget):
                 model.every("probabilities", start), run.relevance(index, Rules(), model.depth), strict=True
             )
             weighted = [(gradients[name] * r).clamp(min=0).mean(dim=1) for name, r in relevance]
-            attributions.append(rolled(model, images, [self._with_identity(e) for e in weighted]))
+            attributions.append(rollout(model, images, [self._with_identity(e) for e in weighted]))
         return attributions
 
     def _with_identity(self, weighted: Tensor) -> Tensor:
@@ -223,7 +223,7 @@ class RelevanceRollout(MultiTarget):
         attributions = []
         for index in range(len(targets)):
             positive = [r.clamp(min=0).mean(dim=1) for r in run.relevance(index, Rules(), model.depth)]
-            attributions.append(rolled(model, images, [identity(e) + e for e in positive]))
+            attributions.append(rollout(model, images, [identity(e) + e for e in positive]))
         return attributions
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:

@@ -1,4 +1,4 @@
-"""Bi-Attn, transition attention maps and the feedback they share."""
+"""Bi-Attn, transition attention maps and the integrated attention gradients they share."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def attention_and_gradients(model: nn.Module, images: Tensor, index: int) -> tup
     return [p.detach() for p in seen.values()], list(torch.autograd.grad(score, list(seen.values())))
 
 
-def feedback(model: nn.Module, images: Tensor, index: int, steps: int) -> Tensor:
+def integrated(model: nn.Module, images: Tensor, index: int, steps: int) -> Tensor:
     scaled = [attention_and_gradients(model, images * k / (steps - 1), index)[1][-1] for k in range(steps)]
     return torch.stack(scaled).mean(dim=0).relu().mean(dim=1)
 
@@ -69,7 +69,7 @@ def test_bi_attn_written_out(start: int, tiny_vit: nn.Module, images: Tensor) ->
         matter = (p.mT @ g).abs().mean(dim=(2, 3))
         mixed = (p * (matter / matter.sum(dim=1, keepdim=True))[:, :, None, None]).sum(dim=1)
         carried = carried + mixed @ carried
-    want = (feedback(tiny_vit, images, 2, 4) * carried)[:, 0, 1:]
+    want = (integrated(tiny_vit, images, 2, 4) * carried)[:, 0, 1:]
     got = sightline.explain(tiny_vit, images, f"bi_attn(steps=4, start={start})", target=2).map
     assert_close(got.flatten(1), want)
 
@@ -80,13 +80,13 @@ def test_transitions_written_out(recipe: str, twice: bool, tiny_vit: nn.Module, 
     state = attention[-1][:, :1]
     for matrix in reversed(attention if twice else attention[:-1]):
         state = state + state @ matrix
-    want = state[:, 0, 1:] * feedback(tiny_vit, images, 2, 4)[:, 0, 1:]
+    want = state[:, 0, 1:] * integrated(tiny_vit, images, 2, 4)[:, 0, 1:]
     assert_close(sightline.explain(tiny_vit, images, recipe, target=2).map.flatten(1), want)
 
 
-def test_att_ig_is_the_feedback_alone(tiny_vit: nn.Module, images: Tensor) -> None:
+def test_att_ig_is_the_integrated_gradient_alone(tiny_vit: nn.Module, images: Tensor) -> None:
     got = sightline.explain(tiny_vit, images, "att_ig(steps=4)", target=2).map
-    assert_close(got.flatten(1), feedback(tiny_vit, images, 2, 4)[:, 0, 1:])
+    assert_close(got.flatten(1), integrated(tiny_vit, images, 2, 4)[:, 0, 1:])
 
 
 def test_pooled_models_average_the_rows_of_the_patches(images: Tensor) -> None:
@@ -94,7 +94,7 @@ def test_pooled_models_average_the_rows_of_the_patches(images: Tensor) -> None:
     attention, gradients = attention_and_gradients(model, images, 2)
     matter = (attention[-1].mT @ gradients[-1]).abs().mean(dim=(2, 3))
     mixed = (attention[-1] * (matter / matter.sum(dim=1, keepdim=True))[:, :, None, None]).sum(dim=1)
-    want = (feedback(model, images, 2, 4) * (torch.eye(16, dtype=torch.float64) + mixed)).mean(dim=1)
+    want = (integrated(model, images, 2, 4) * (torch.eye(16, dtype=torch.float64) + mixed)).mean(dim=1)
     assert_close(sightline.explain(model, images, "bi_attn(steps=4, start=3)", target=2).map.flatten(1), want)
 
 
@@ -107,7 +107,7 @@ def test_token_shares_ignore_the_projections_bias(tiny_vit: nn.Module, images: T
     values = seen["block.2.v"].transpose(1, 2).flatten(2) @ model.blocks[2].attn.proj.weight.detach().T
     share = values.norm(dim=-1) / seen["block.2.input"].norm(dim=-1)
     carried = torch.eye(17, dtype=torch.float64) + seen["block.2.probabilities"].mean(dim=1) * share[:, None]
-    want = (feedback(tiny_vit, images, 1, 2) * carried)[:, 0, 1:]
+    want = (integrated(tiny_vit, images, 1, 2) * carried)[:, 0, 1:]
     assert_close(sightline.explain(tiny_vit, images, recipe, target=1).map.flatten(1), want)
 
 

@@ -1,7 +1,7 @@
-r"""Attention, weighted by what the output feeds back to the last block: Bi-Attn, and the feedback alone.
+r"""Bi-Attn, and the integrated gradients of the last block's attention on which it is based.
 
-The reasoning feedback of a target is the gradient at the last block's attention, averaged over copies of the image
-scaled from nothing to itself, its positive part averaged over heads:
+The gradient of the target with respect to the last block's attention is averaged along the straight path from a zero
+image to the image, and its positive part is averaged over heads (the "reasoning feedback" of :cite:p:`chen2023`):
 
 .. math:: W = \frac1H \sum_h \Bigl(\frac1S \sum_{k=0}^{S-1} G_{L-1,h}\bigl(\tfrac{k}{S-1}\,x\bigr)\Bigr)^+
 
@@ -29,37 +29,37 @@ from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
 
 
-def last_attention(
+def last_attention_gradients(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], sites: Sequence[str] = ()
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
-    """Run forward once; return what the sites hold, and each target's gradient at the last block's probabilities."""
+    """Run forward once; return the sites' values, and each target's gradient at the last block's probabilities."""
     last = model.every("probabilities")[-1]
     before = model.depth - 1
-    apart = "tokens" in model.offers
+    split = "tokens" in model.offers  # the last block can be run by itself
     with torch.inference_mode(False), ExitStack() as stack:
         with torch.no_grad():
-            tokens = model.start(images) if apart else images
-            held = stack.enter_context(model.capture(*sites)) if sites else {}
-            tokens = model.run(tokens, 0, before) if apart else tokens
+            tokens = model.start(images) if split else images
+            captured = stack.enter_context(model.capture(*sites)) if sites else {}
+            tokens = model.run(tokens, 0, before) if split else tokens
         seen = stack.enter_context(model.capture(last, gradient=True))
-        logits = model.finish(model.run(tokens, before)) if apart else model(images)
+        logits = model.finish(model.run(tokens, before)) if split else model(images)
         scores = [target(logits) for target in targets]
-    return dict(held), [found[last] for found in model.gradients_each(scores, seen)]
+    return dict(captured), [gradients[last] for gradients in model.gradients_each(scores, seen)]
 
 
-def feedback(
-    model: VisionTransformer, images: Tensor, targets: Sequence[Target], steps: int, ends: Sequence[Tensor]
+def integrated_attention_gradients(
+    model: VisionTransformer, images: Tensor, targets: Sequence[Target], steps: int, at_image: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Return W, (batch, to, from), for each target; `ends` are the gradients at the image itself, the last copy."""
+    """Return W, (batch, to, from), for each target; `at_image` are the gradients at the end of the path."""
     scales = torch.linspace(0, 1, steps, dtype=images.dtype, device=images.device)
     copies = [(row, step) for row in range(len(images)) for step in range(steps - 1)]
-    totals = [end.clone() for end in ends]
+    totals = [gradient.clone() for gradient in at_image]
 
     def work(part: slice) -> None:
         rows = [row for row, _ in copies[part]]
         scaled = scales[[step for _, step in copies[part]]][:, None, None, None] * images[rows]
-        _, found = last_attention(model, scaled, [target.take(rows) for target in targets])
-        for total, gradient in zip(totals, found, strict=True):
+        _, gradients = last_attention_gradients(model, scaled, [target.take(rows) for target in targets])
+        for total, gradient in zip(totals, gradients, strict=True):
             total.index_add_(0, torch.tensor(rows, device=images.device), gradient)
 
     in_batches(work, len(copies), model.batch)
@@ -67,7 +67,7 @@ def feedback(
 
 
 def head_weights(attention: Tensor, gradient: Tensor) -> Tensor:
-    r"""Return how much each head matters, (batch, head), summing to one.
+    r"""Return the importance of each head, (batch, head), summing to one.
 
     .. math:: I_h = \operatorname{mean}_{ij}\,\bigl\lvert A_h^\top G_h \bigr\rvert_{ij} \Big/ \sum_{h'} \dots
     """
@@ -77,7 +77,7 @@ def head_weights(attention: Tensor, gradient: Tensor) -> Tensor:
 
 
 def check_steps(steps: int) -> None:
-    """Refuse fewer copies than the two ends."""
+    """Refuse fewer points than the two ends of the path."""
     if steps < 2:
         raise RecipeError(f"got steps={steps}; at least two are needed, the empty image and the image itself")
 
@@ -92,18 +92,19 @@ def check_steps(steps: int) -> None:
 )
 @dataclass(frozen=True, slots=True)
 class BiAttention(MultiTarget):
-    r"""Bi-Attn: what attention carries up to the classifier, times what the output feeds back.
+    r"""Bi-Attn: rollout of importance-weighted attention times integrated gradients of the last block's attention.
 
     .. math:: A = r^\top (W \odot R), \qquad R = \prod_{\ell=L-1}^{s-1} (I + \bar A_\ell)
 
     with :math:`\bar A_\ell = \sum_h I_h P_{\ell,h}`, :math:`I_h \propto \operatorname{mean} |P_h^\top G_h|` (heads
-    weighted by what they matter), or :math:`\bar A_\ell = (\frac1H\sum_h P_{\ell,h}) \operatorname{diag}
-    \bigl(\lVert W_O v_j \rVert / \lVert x_j \rVert\bigr)` (tokens weighted by how much of the stream their values
-    make up). It is what MDA starts from.
+    weighted by importance), or :math:`\bar A_\ell = (\frac1H\sum_h P_{\ell,h}) \operatorname{diag}
+    \bigl(\lVert W_O v_j \rVert / \lVert x_j \rVert\bigr)` (tokens weighted by the norm of their values relative to the
+    residual stream). :math:`W` is the mean gradient of the last block's attention along the path from a zero image to
+    the image. Class-specific; MDA's default seed.
 
     Attributes:
-        steps: scaled copies of the image behind W, both ends included.
-        start: the first block that takes part, counted from 1 as its authors do; by default a third of the depth
+        steps: points of the path behind W, both ends included.
+        start: the first block of the product, counted from 1 as its authors do; by default a third of the depth
             (4 of 12) for heads and seven twelfths (7 of 12) for tokens.
         variant: head or token.
     """
@@ -121,14 +122,14 @@ class BiAttention(MultiTarget):
         model = transformer(model)
         start = 0 if every_layer else self.first_block(model)
         if self.variant == "head":
-            found = probabilities_and_gradients(model, images, targets, start)
-            ends = [pairs[-1][1] for pairs in found]
-            flows = [[_head_flow(p, g) for p, g in pairs] for pairs in found]
+            each_target = probabilities_and_gradients(model, images, targets, start)
+            at_image = [pairs[-1][1] for pairs in each_target]
+            matrices = [[_head_weighted(p, g) for p, g in pairs] for pairs in each_target]
         else:
-            flow, ends = _token_flows(model, images, targets, start)
-            flows = [flow] * len(targets)
-        weights = feedback(model, images, targets, self.steps, ends)
-        return [_weighed(model, images, w, flow) for w, flow in zip(weights, flows, strict=True)]
+            shared, at_image = _token_weighted(model, images, targets, start)
+            matrices = [shared] * len(targets)
+        weights = integrated_attention_gradients(model, images, targets, self.steps, at_image)
+        return [_weighted_rollout(model, images, *each) for each in zip(weights, matrices, strict=True)]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         model = transformer(model)
@@ -145,19 +146,20 @@ class BiAttention(MultiTarget):
         return start - 1
 
 
-def _head_flow(attention: Tensor, gradient: Tensor) -> Tensor:
+def _head_weighted(attention: Tensor, gradient: Tensor) -> Tensor:
     return torch.einsum("bh,bhtf->btf", head_weights(attention, gradient), attention)
 
 
-def _token_flows(
+def _token_weighted(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], start: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return mean attention whose columns are scaled by what a token's value adds to the stream it is added to."""
-    places = ("probabilities", "v", "input")
-    held, ends = last_attention(model, images, targets, [s for place in places for s in model.every(place, start)])
-    flows = []
+    """Return mean attention with columns scaled by value norm over stream norm, and the gradients at the image."""
+    names = ("probabilities", "v", "input")
+    sites = [site for name in names for site in model.every(name, start)]
+    captured, at_image = last_attention_gradients(model, images, targets, sites)
+    matrices = []
     for index in range(start, model.depth):
-        attention, values, stream = (held[f"block.{index}.{place}"] for place in places)
+        attention, values, stream = (captured[f"block.{index}.{name}"] for name in names)
         block = model.blocks[index]
         if block.projection is None:
             raise UnsupportedModel(
@@ -166,20 +168,22 @@ def _token_flows(
             )
         added = F.linear(values.transpose(1, 2).flatten(2), block.projection.get_parameter("weight"))
         added = added if block.scale1 is None else added * block.scale1
-        share, length = (torch.linalg.vector_norm(x, dim=-1) for x in (added, stream))
-        share = (share / length.where(length > 0, 1.0)) * (length > 0)  # an empty token has no stream to be a share of
-        flows.append(attention.mean(dim=1) * share[:, None, :])
-    return flows, ends
+        added_norm, norm = (torch.linalg.vector_norm(x, dim=-1) for x in (added, stream))
+        share = (added_norm / norm.where(norm > 0, 1.0)) * (norm > 0)  # a zero token has no norm to compare with
+        matrices.append(attention.mean(dim=1) * share[:, None, :])
+    return matrices, at_image
 
 
-def _weighed(model: VisionTransformer, images: Tensor, weight: Tensor, flows: Sequence[Tensor]) -> Attribution:
-    """Follow the rows that the classifier reads down to each start layer, and weigh them by the feedback."""
+def _weighted_rollout(
+    model: VisionTransformer, images: Tensor, weight: Tensor, matrices: Sequence[Tensor]
+) -> Attribution:
+    """Roll the matrices out, with residual connections, for the rows that the classifier reads; weight them by W."""
     readout = model.readout(weight.shape[-1]).to(weight)
     read = readout.nonzero()[:, 0]
     rows = identity(weight)[read].expand(len(images), -1, -1)
     maps = []
-    for flow in reversed(flows):
-        rows = rows + rows @ flow
+    for matrix in reversed(matrices):
+        rows = rows + rows @ matrix
         maps.append(torch.einsum("t,btf,btf->bf", readout[read], weight[:, read], rows))
     grid = model.grid_of(images)
     return Attribution(grid.to_map(torch.stack(maps[::-1])), grid)
@@ -194,15 +198,16 @@ def _weighed(model: VisionTransformer, images: Tensor, weight: Tensor, flows: Se
     parity="code of mda2025 (its IG), real ViT, 1e-4; float64 1e-8",
 )
 @dataclass(frozen=True, slots=True)
-class AttentionFeedback(MultiTarget):
-    r"""The reasoning feedback alone: the last block's attention gradient over scaled copies of the image.
+class AttentionIntegratedGradients(MultiTarget):
+    r"""Integrated gradients of the last block's attention: mean gradient on the path from a zero image to the image.
 
     .. math:: A = r^\top W
 
-    The tables of the MDA paper call it IG; integrated gradients of the pixels are ``ig(at='pixels')``.
+    where W is the positive part of that mean, averaged over heads; :math:`r` reads the classifier's row. The tables of
+    the MDA paper call it IG; integrated gradients of the pixels are ``ig(at='pixels')``.
 
     Attributes:
-        steps: scaled copies of the image, both ends included.
+        steps: points of the path, both ends included.
     """
 
     steps: int = 20
@@ -215,8 +220,8 @@ class AttentionFeedback(MultiTarget):
     ) -> list[Attribution]:
         model = transformer(model)
         grid = model.grid_of(images)
-        _, ends = last_attention(model, images, targets)
-        weights = feedback(model, images, targets, self.steps, ends)
+        _, at_image = last_attention_gradients(model, images, targets)
+        weights = integrated_attention_gradients(model, images, targets, self.steps, at_image)
         return [Attribution(grid.to_map(read_rows(model, weight))[None], grid) for weight in weights]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
