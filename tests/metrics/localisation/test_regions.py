@@ -221,7 +221,7 @@ def test_recipes_come_back_as_they_were(recipe):
 
 
 def test_they_share_one_blur_and_run_no_model(monkeypatch):
-    from sightline.metrics.localisation.pointing import regions
+    from sightline.metrics.localisation import regions
 
     calls = []
     monkeypatch.setattr(regions, "gaussian_blur", lambda *args: (calls.append(args), gaussian_blur(*args))[1])
