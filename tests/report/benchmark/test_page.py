@@ -124,7 +124,8 @@ def test_every_recipe_metric_and_section_is_there(html, table):
         assert line.recipe in text
         assert line.metric in text
     for words in ("Curves", "Gallery", "Sanity", "Do the metrics agree?", "Failures and flags", "Run it again",
-                  "sightline bench run plan.toml", "@misc{nobody", "2.13.0", "Table 1 of nobody."):  # fmt: skip
+                  "sightline bench run plan.toml", "@misc{nobody", "2.13.0", "Table 1 of nobody.",
+                  "my-methods 1.4, source 5f0e1d2c3b4a"):  # fmt: skip
         assert words in text
 
 
@@ -198,6 +199,7 @@ def test_hostile_names_stay_text():
             plan={"name": "</pre></script>" + HOSTILE},
             skipped=[(QUOTED, HOSTILE)],
             versions=[(HOSTILE, QUOTED)],
+            packages=[{"name": HOSTILE, "version": QUOTED, "digest": HOSTILE}],
             left_out={QUOTED: [(HOSTILE, QUOTED)]},
             command=HOSTILE,
             bibtex=QUOTED,
