@@ -60,7 +60,7 @@ def test_one_target_per_image_in_every_form(target: Any, tiny_vit: nn.Module, im
     (torch.tensor([1, 2, 3]), "got 3 targets for 2 images; give one, or one per image"),
     (sightline.Logit((1, 2, 3)), "got 3 target classes for 2 images"),
     (sightline.Contrast(1, 9), "got class 9"),
-    ("cat", "got 'cat' as a target"),
+    ("cat", "got the target 'cat', and VisionTransformer does not name its classes"),
     (True, "got True as a target"),
     (2.5, "got float as a target"),
     (sightline.TextSimilarity("a cat"), "has no text encoder"),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from copy import copy
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +21,12 @@ from sightline.errors import InputError, NumericalError, SiteError, TargetError,
 from sightline.models.batch import in_batches
 from sightline.models.capture import Change, Site, capture
 from sightline.models.edit import edit
+from sightline.models.facts import library_output
+from sightline.models.inputs import check_batch, check_range
+from sightline.models.output import WITHOUT_PROBABILITIES, Ending, check_output, find_link, read_ending
 from sightline.models.passes import spend
 from sightline.registry import unknown
-from sightline.types import TokenGrid
+from sightline.types import Link, Output, TokenGrid, probabilities
 
 Preprocess = Callable[[Any], Tensor]
 
@@ -39,6 +43,7 @@ class Adapter(ABC):
         std: of the normalisation, per channel.
         input_size: height and width the model needs, None when any will do.
         batch: how many images go through the model at once.
+        output: what its numbers are: softmax, sigmoid, value, embedding, dense or boxes.
     """
 
     kind: str = ""
@@ -55,7 +60,14 @@ class Adapter(ABC):
         std: Sequence[float] = (0.5, 0.5, 0.5),
         input_size: tuple[int, int] | None = None,
         batch: int = 16,
+        output: Output | None = None,
+        link: Link | None = None,
     ) -> None:
+        """Adapt a model; what is not given here is read from the model or unknown.
+
+        `link` says how logits become probabilities where the model's end does not show it: ``"identity"`` for a
+        function that returns probabilities.
+        """
         self.model = model
         self.name = name or type(model).__name__
         self.labels = tuple(labels)
@@ -64,9 +76,28 @@ class Adapter(ABC):
         self.std = tuple(std)
         self.input_size = input_size
         self.batch = batch
+        self._output, self._link = check_output(output, link), link
+        self._size = input_size  # of the images last seen
+        self._width: int | None = None  # how many numbers the model returned when it last ran
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is known of the model beside itself, as `adapt` takes it."""
+        names = ("name", "labels", "preprocess", "mean", "std", "input_size", "batch")
+        said = {"output": self._output, "link": self._link}
+        return {name: getattr(self, name) for name in names} | {name: word for name, word in said.items() if word}
+
+    def with_facts(self, **facts: Any) -> Self:
+        """Return the same adapter with some facts replaced."""
+        changed = copy(self)
+        for derived in ("num_classes", "output", "ending"):  # read again from the new facts
+            changed.__dict__.pop(derived, None)
+        Adapter.__init__(changed, self.model, **self.facts | facts)
+        changed._size = changed.input_size or self._size
+        return changed
 
     # ---- running -----------------------------------------------------------------------------------------------
 
@@ -88,7 +119,9 @@ class Adapter(ABC):
         elif isinstance(found, list | tuple) and found and isinstance(found[0], Tensor) and found[0].ndim == 2:
             found = found[0]
         if isinstance(found, Tensor) and found.ndim == 2:
+            self._width = found.shape[-1]
             return found
+        self.check_supported()
         came = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(output).__name__}"
         raise UnsupportedModel(
             f"{self.name} returned {came}; logits of shape (batch, class) are needed: "
@@ -130,6 +163,54 @@ class Adapter(ABC):
     def remaining(self, site: str) -> float:
         """Return the share of the model that lies after a site, 1 for the image."""
         return 1.0
+
+    # ---- output ------------------------------------------------------------------------------------------------
+
+    @property
+    def declared_output(self) -> Output | None:
+        """What the user or the library's configuration says of the output; None where neither does."""
+        return self._output or library_output(self.model)
+
+    @cached_property
+    def output(self) -> Output:
+        """What the model's numbers are: declared, else read from the end of the network, else softmax logits."""
+        return self.declared_output or self.ending.output
+
+    @cached_property
+    def ending(self) -> Ending:
+        """How the network ends: a softmax, a sigmoid or neither, and how many numbers it returns."""
+        return read_ending(self, self._size)
+
+    @property
+    def output_size(self) -> int | None:
+        """How many numbers the model returns for an image; None for a function that has not run yet."""
+        return self._width or self.ending.size or self.num_classes
+
+    @property
+    def link(self) -> Link:
+        """How the logits become probabilities; a TargetError where they have none."""
+        return find_link(self, self._link)
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether the logits can be turned into probabilities."""
+        try:
+            return bool(self.link)
+        except TargetError:
+            return False
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Turn logits into probabilities, one per class or label, as the model's output says."""
+        return probabilities(logits, find_link(self, self._link, size=logits.shape[-1]))
+
+    def check_supported(self) -> None:
+        """Refuse an output that nothing here can explain yet."""
+        if self.declared_output in ("dense", "boxes"):
+            raise UnsupportedModel(
+                f"{self.name} returns {WITHOUT_PROBABILITIES[self.declared_output]} (output {self.declared_output!r}), "
+                "which is not supported yet; logits of shape (batch, class) are needed: "
+                "wrap the model in a function that returns them"
+            )
 
     # ---- sites -------------------------------------------------------------------------------------------------
 
@@ -223,21 +304,12 @@ class Adapter(ABC):
 
     def accept(self, images: Tensor) -> Tensor:
         """Return a batch that the model can be fed: checked, on its device, in its precision."""
-        if not isinstance(images, Tensor):
-            raise InputError(f"got {type(images).__name__} as images; a (batch, 3, height, width) tensor is needed")
-        if images.ndim != 4 or images.shape[1] != 3:
-            hint = "; add a batch axis with images[None]" if images.ndim == 3 else ""
-            raise InputError(f"got images of shape {tuple(images.shape)}; (batch, 3, height, width) is needed{hint}")
-        if len(images) == 0:
-            raise InputError("got a batch of no images; give at least one")
-        if not images.is_floating_point():
-            raise InputError(
-                f"got {str(images.dtype).removeprefix('torch.')} images; normalised floats are needed: "
-                "divide by 255 and call adapter.normalise, or give a PIL image"
-            )
-        if not torch.isfinite(images).all():
-            raise InputError("the images hold NaN or infinite values; check how they were read and normalised")
-        self.check_size((images.shape[-2], images.shape[-1]))
+        self.check_supported()
+        check_batch(images)
+        check_range(images, self.denormalise(images), self.name)
+        size = (images.shape[-2], images.shape[-1])
+        self.check_size(size)
+        self._size = size
         images = images.detach()
         if images.is_inference():  # autograd refuses what was made in inference mode; a copy made outside it will do
             with torch.inference_mode(False):

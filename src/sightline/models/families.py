@@ -35,10 +35,12 @@ def register_family(recognise: Recognise) -> Recognise:
 def adapt(model: Any, **facts: Any) -> Adapter:
     """Return the adapter of an `nn.Module` or of a callable images -> logits; an adapter is returned as it is.
 
-    `facts` (name, labels, preprocess, mean, std, input_size, batch) say more than the model itself does.
+    `facts` (name, labels, preprocess, mean, std, input_size, batch, output, link) say more than the model itself does:
+    ``output="sigmoid"`` that several labels may be true at once, ``"value"`` that it is a regression;
+    ``link="identity"`` that a function already returns probabilities.
     """
     if isinstance(model, Adapter):
-        return model
+        return model.with_facts(**facts) if facts else model
     if isinstance(model, nn.Module):
         return _recognise(_unwrap(model), facts)
     if callable(model):

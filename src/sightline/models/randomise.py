@@ -187,15 +187,12 @@ def _readapted(model: Adapter, module: nn.Module) -> Adapter:
     if isinstance(model, ZeroShot):
         inner: Any = _readapted(model.inner, module)
         tower = ZeroShot(inner, model.labels, model.embeddings)
-        tower.name, tower.preprocess, tower.batch = model.name, model.preprocess, model.batch
-        return tower
-    names = ("name", "labels", "preprocess", "mean", "std", "input_size", "batch")
-    facts = {name: getattr(model, name) for name in names}
-    again = adapt(module, **facts)
+        return tower.with_facts(**model.facts)
+    again = adapt(module, **model.facts)
     if type(again) is type(model):
         return again
     try:
-        return type(model)(module, **facts)
+        return type(model)(module, **model.facts)
     except TypeError as error:
         raise UnsupportedModel(
             f"{type(model).__name__} cannot be made for a copy of {model.name}; "

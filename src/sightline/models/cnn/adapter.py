@@ -23,6 +23,7 @@ from sightline.errors import InputError, SiteError
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site
 from sightline.models.cnn.steps import Plan
+from sightline.models.facts import IMAGENET_SIZE
 from sightline.models.passes import spend
 from sightline.models.shadow import (
     Size,
@@ -47,11 +48,12 @@ class Convolutional(Adapter):
 
     kind = "convolutional"
     offers = frozenset({"gradient", "layers", "cuts"})
+    _size: Size  # of the images last seen
 
-    def __init__(self, model: Any, *, usual_size: Size = (224, 224), **facts: Any) -> None:
+    def __init__(self, model: Any, *, usual_size: Size = (IMAGENET_SIZE, IMAGENET_SIZE), **facts: Any) -> None:
         super().__init__(model, **facts)
         self.usual_size = self.input_size or usual_size
-        self._size = self.usual_size  # of the images last seen
+        self._size = self.usual_size
 
     # ---- what a kind says --------------------------------------------------------------------------------------
 
@@ -202,12 +204,13 @@ class Convolutional(Adapter):
 
     def _measure(self, size: Size, survey: Callable[[nn.Module, Tensor], Any]) -> Any:
         try:
-            return survey(shadow(self.model), torch.zeros(1, 3, *size, dtype=self.dtype, device="meta"))
+            with torch.inference_mode(False):
+                return survey(shadow(self.model), torch.zeros(1, 3, *size, dtype=self.dtype, device="meta"))
         except Exception:  # a model may copy badly, or do what only tensors with contents can: then it runs itself
-            image = torch.zeros(1, 3, *size, dtype=self.dtype, device=self.device)
+            pass
         try:
-            with self.evaluating():
-                return survey(self.model, image)
+            with torch.inference_mode(False), self.evaluating():
+                return survey(self.model, torch.zeros(1, 3, *size, dtype=self.dtype, device=self.device))
         except (RuntimeError, ValueError, AssertionError, IndexError) as error:
             reason = str(error).strip().split("\n", 1)[0]
             raise InputError(f"{self.name} cannot run on images of {size[0]}×{size[1]} pixels: {reason}") from error

@@ -18,11 +18,10 @@ from sightline.errors import InputError, SightlineError, SiteError, UnsupportedM
 from sightline.models.capture import Change, Site, watch
 from sightline.models.cnn.adapter import Convolutional
 from sightline.models.cnn.hierarchical import sizes
-from sightline.models.facts import timm_facts, torchvision_facts, transformers_facts
+from sightline.models.facts import IMAGE_SIZES, timm_facts, torchvision_facts, transformers_facts
 from sightline.models.passes import spend
 from sightline.models.shadow import CONVOLUTIONS, Seen, Size, Survey, keeps_channels_last, map_sites
 
-SIZES = (224, 32, 64, 28, 96, 128, 256, 299, 384, 512)  # tried in turn where nobody says what a model needs
 WEIGHTS = (*CONVOLUTIONS, nn.Linear)
 
 
@@ -166,7 +165,7 @@ class GenericConvolutional(Convolutional):
     @cached_property
     def _base(self) -> Size:
         """The first image size that the model takes: the structure is read off at that size."""
-        for size in (self._size, *((side, side) for side in SIZES)):
+        for size in (self._size, *((side, side) for side in IMAGE_SIZES)):
             try:
                 self._survey(size)
             except InputError:

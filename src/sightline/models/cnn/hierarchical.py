@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from sightline.models.cnn.steps import Plan, Step, each, head, same, step
-from sightline.models.facts import is_a
+from sightline.models.facts import IMAGENET_SIZE, is_a
 
 
 def timm_swin(model: Any) -> Plan:
@@ -65,5 +65,5 @@ def sizes(model: Any) -> dict[str, Any]:
         if windows:
             return {"usual_size": tuple(int(cells) * model.feature_info[-1]["reduction"] for cells in windows[-1])}
     config = getattr(model, "pretrained_cfg", None) or {}
-    size = config.get("input_size", (3, 224, 224))
+    size = config.get("input_size", (3, IMAGENET_SIZE, IMAGENET_SIZE))
     return {"usual_size": (int(size[-2]), int(size[-1]))}

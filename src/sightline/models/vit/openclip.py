@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from sightline.errors import TargetError
 from sightline.extras import require
 from sightline.models.capture import Site
-from sightline.models.facts import is_a
+from sightline.models.facts import CLIP, is_a
 from sightline.models.vit import timm as vit_timm
 from sightline.models.vit.adapter import Block, VisionTransformer, plain_feed
 from sightline.models.vit.wrapped import WrappedTransformer
 
-_CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
 _BPE_SIZE = 49408  # words of the vocabulary that open_clip ships, and of every model trained with it
 
 
@@ -144,12 +143,12 @@ def _facts(tower: Any) -> dict[str, Any]:
     """Read the preprocessing that open_clip's factory left on the tower; CLIP's normalisation where it left none."""
     config = getattr(tower, "preprocess_cfg", None)
     if not config:
-        return dict(_CLIP)
+        return {**CLIP, "output": "embedding"}
     transform = require("open_clip.transform", extra="clip")
     known = {field.name for field in fields(transform.PreprocessCfg)}
     prepared = transform.PreprocessCfg(**{name: value for name, value in config.items() if name in known})
     preprocess = transform.image_transform_v2(prepared, is_train=False)
-    return {"preprocess": preprocess, "mean": prepared.mean, "std": prepared.std}
+    return {"preprocess": preprocess, "mean": prepared.mean, "std": prepared.std, "output": "embedding"}
 
 
 def recognise(model: nn.Module, facts: dict[str, Any]) -> VisionTransformer | None:

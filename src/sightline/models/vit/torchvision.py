@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sightline.extras import require
 from sightline.models.capture import Site
-from sightline.models.facts import is_a, torchvision_facts
+from sightline.models.facts import IMAGENET_RESIZE, IMAGENET_SIZE, is_a, torchvision_facts
 from sightline.models.vit.adapter import Block, VisionTransformer, plain_feed
 
 
@@ -22,7 +22,9 @@ class TorchvisionTransformer(VisionTransformer):
     def __init__(self, model: Any, **facts: Any) -> None:
         size = int(model.image_size)
         presets = require("torchvision.transforms._presets", extra="timm")
-        preprocess = presets.ImageClassification(crop_size=size, resize_size=256 if size == 224 else size)
+        preprocess = presets.ImageClassification(
+            crop_size=size, resize_size=IMAGENET_RESIZE if size == IMAGENET_SIZE else size
+        )
         told = {"input_size": (size, size), "preprocess": preprocess}
         super().__init__(model, **torchvision_facts(model) | told | facts)
 

@@ -18,16 +18,15 @@ from torch import Tensor, nn
 
 from sightline.errors import InputError, TargetError
 from sightline.models.capture import Site
-from sightline.models.facts import IMAGENET, is_a, transformers_facts
+from sightline.models.facts import CLIP, IMAGENET, is_a, transformers_facts
 from sightline.models.vit.adapter import Block, VisionTransformer, first_attribute, first_path, plain_feed
 
 # How each model type's checkpoints normalise, used when no processor says better.
-_CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
 _NORMALISATION = {
     "deit": IMAGENET,
     "dinov2": IMAGENET,
     "dinov2_with_registers": IMAGENET,
-    "clip_vision_model": _CLIP,
+    "clip_vision_model": CLIP,
 }
 
 
@@ -47,7 +46,7 @@ class TransformersVit(VisionTransformer):
         told |= _NORMALISATION.get(config.model_type, {})
         told |= transformers_facts(model, processor)
         if not head.classifier:
-            told["labels"] = ()
+            told |= {"labels": (), "output": "embedding"}
         super().__init__(model, **told | facts)
 
     @property

@@ -23,7 +23,8 @@ class ZeroShot(WrappedTransformer):
     .. math:: \text{logit}_c = s \cos(e, t_c) + b
 
     with the image embedding :math:`e`, the text embedding :math:`t_c` of class c, and the model's own scale s and bias
-    b, which is 0 for all but sigmoid-trained models. Blocks, sites, start and run are the tower's.
+    b, which only sigmoid-trained models have: their output is a sigmoid per text, that of all others a softmax. Blocks,
+    sites, start and run are the tower's.
 
     Attributes:
         embeddings: one unit vector per class, shape (class, channel).
@@ -32,7 +33,9 @@ class ZeroShot(WrappedTransformer):
     """
 
     def __init__(self, inner: VisionTransformer, labels: Sequence[str], embeddings: Tensor) -> None:
-        super().__init__(inner.model, inner, name=inner.name, labels=labels, batch=inner.batch)
+        output = "sigmoid" if isinstance(getattr(inner.model, "logit_bias", None), Tensor) else "softmax"
+        facts = inner.facts | {"labels": labels, "output": output, "link": output}
+        super().__init__(inner.model, inner, **facts)
         self.offers = inner.offers
         self.embeddings = F.normalize(embeddings.detach(), dim=-1)
         self.scale = _number(inner.model, "logit_scale", log=True, default=100.0)

@@ -1,0 +1,78 @@
+"""Images that were not normalised are refused; every usual normalisation passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests import tiny
+from tests.models import families_cnn
+from tests.models.test_output import mean_colour
+from torch import Tensor
+
+import sightline
+from sightline import errors
+from sightline.models import adapt
+from sightline.models.facts import CLIP, IMAGENET
+
+SENTENCE = (
+    r"got float images with values from 0 to 255; {} needs normalised ones: call adapter\.normalise\(images / 255\), or"
+)
+
+
+def raw(count: int = 2) -> Tensor:
+    """Random pixels of 0 to 255 with black and white among them."""
+    pixels = torch.randint(0, 256, (count, 3, 32, 32), generator=torch.Generator().manual_seed(0)).float()
+    pixels[:, :, 0, 0], pixels[:, :, 0, 1] = 0, 255
+    return pixels
+
+
+@pytest.mark.parametrize(("model", "name"), [
+    (tiny.vit(), "VisionTransformer"), (families_cnn.torchvision_resnet().eval(), "ResNet"),
+    (tiny.Cnn().eval(), "Cnn"), (mean_colour, "mean_colour"),
+], ids=["timm", "torchvision", "own", "function"])  # fmt: skip
+def test_floats_of_0_to_255_are_refused(model: Any, name: str) -> None:
+    with pytest.raises(errors.InputError, match=SENTENCE.format(name)):
+        sightline.explain(model, raw(), "rise(samples=2)", target=0)
+    adapter = adapt(model)
+    assert adapter.accept(adapter.normalise(raw() / 255)).shape == (2, 3, 32, 32)
+
+
+def test_one_such_image_among_normalised_ones_is_refused() -> None:
+    with pytest.raises(errors.InputError, match=SENTENCE.format("Cnn")):
+        adapt(tiny.Cnn().eval()).accept(torch.cat([torch.randn(3, 3, 32, 32), raw(1)]))
+
+
+def test_normalising_without_dividing_is_refused() -> None:
+    adapter = adapt(tiny.Cnn().eval(), **IMAGENET)
+    with pytest.raises(errors.InputError, match=r"got float images with values from -2\.118 to 1136; Cnn needs"):
+        adapter.accept(adapter.normalise(raw()))
+
+
+@pytest.mark.parametrize("normalisation", [
+    IMAGENET, CLIP, {"mean": (0.5,) * 3, "std": (0.5,) * 3}, {"mean": (0.0,) * 3, "std": (1.0,) * 3},
+], ids=["imagenet", "clip", "half", "none"])  # fmt: skip
+@pytest.mark.parametrize("known", [True, False])
+def test_every_usual_normalisation_passes_known_or_not(normalisation: Any, known: bool) -> None:
+    images = adapt(mean_colour, **normalisation).normalise(raw() / 255)
+    adapter = adapt(tiny.Cnn().eval(), **normalisation if known else {})
+    assert torch.equal(adapter.accept(images), images)
+
+
+@pytest.mark.parametrize("images", [
+    torch.zeros(1, 3, 32, 32), torch.ones(1, 3, 32, 32), 4 * torch.randn(2, 3, 32, 32), raw() - 128,
+    (raw() - raw().mean()) / raw().std(),
+], ids=["black", "white", "noise", "mean subtracted", "standardised"])  # fmt: skip
+def test_images_that_may_be_normalised_in_a_way_of_their_own_pass(images: Tensor) -> None:
+    assert adapt(tiny.Cnn().eval()).accept(images).shape == images.shape
+
+
+def test_a_model_that_takes_0_to_255_can_say_so() -> None:
+    adapter = adapt(tiny.Cnn().eval(), mean=(0, 0, 0), std=(1 / 255, 1 / 255, 1 / 255))
+    assert torch.equal(adapter.accept(raw()), raw())
+
+
+def test_integers_are_answered_as_before() -> None:
+    with pytest.raises(errors.InputError, match="got uint8 images; normalised floats are needed: divide by 255"):
+        adapt(tiny.Cnn().eval()).accept(raw().byte())
