@@ -59,7 +59,17 @@ def trace(model: str, method: str) -> Walk:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "shape.png"
         Image.fromarray(Shapes(seed=1)[0].image).save(path)
-        words = ["explain", str(path), "--model", model, "--method", method, "--out", str(Path(folder) / "out"), "--json"]
+        words = [
+            "explain",
+            str(path),
+            "--model",
+            model,
+            "--method",
+            method,
+            "--out",
+            str(Path(folder) / "out"),
+            "--json",
+        ]
         app(words, standalone_mode=False)  # once before, so that importing is not part of the walk
         sys.setprofile(walk.profile)
         try:

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 import sightline
 from sightline import Logit, Probability
 from sightline.errors import RecipeError
-from sightline.methods.patching.simple import SimpleDeletion, SimpleInsertion, cells_of, pixel_masks
+from sightline.methods.patching.simple import SimpleDeletion, SimpleInsertion, patch_grid, pixel_masks
 from sightline.models.passes import counting
 from sightline.types import Contrast, TokenGrid
 
@@ -76,7 +76,7 @@ def test_cells_divide_any_image() -> None:
     assert torch.equal(masks.sum(dim=0), torch.ones(7, 5, dtype=torch.long))
     assert masks.flatten(1).any(dim=1).all()
     model = sightline.adapt(lambda x: x.mean((2, 3)))
-    assert (cells_of(model, (224, 300)).height, cells_of(model, (9, 30)).height) == (14, 9)
+    assert (patch_grid(model, (224, 300)).height, patch_grid(model, (9, 30)).height) == (14, 9)
 
 
 def test_a_function_of_one_pixel_is_found() -> None:

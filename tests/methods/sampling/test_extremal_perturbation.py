@@ -17,7 +17,7 @@ import sightline
 from sightline.data.shapes import Shapes
 from sightline.errors import RecipeError, TargetError
 from sightline.methods.sampling.extremal_mask import Lattice, area_penalty, blend, pyramid, smooth
-from sightline.methods.sampling.extremal_perturbation import ExtremalPerturbation, leading
+from sightline.methods.sampling.extremal_perturbation import ExtremalPerturbation, margin_of
 from sightline.types import Passes
 
 PARITY = {
@@ -162,11 +162,11 @@ def test_a_larger_area_gives_a_larger_mask(tiny_cnn: nn.Module, images: Tensor) 
 
 def test_the_lead_is_over_the_best_other_class() -> None:
     logits = torch.tensor([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0]])
-    assert leading(sightline.Logit((0, 1)))(logits).tolist() == [1.0, -2.0]
+    assert margin_of(sightline.Logit((0, 1)))(logits).tolist() == [1.0, -2.0]
     each = sightline.types.PerImage((sightline.Logit(0), sightline.Probability(2)))
-    assert leading(each)(logits).tolist() == [1.0, -1.0]
+    assert margin_of(each)(logits).tolist() == [1.0, -1.0]
     with pytest.raises(TargetError, match="is no class"):
-        leading(sightline.types.Custom(lambda x: x[:, 0]))
+        margin_of(sightline.types.Custom(lambda x: x[:, 0]))
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import sightline
 from sightline import Logit
 from sightline.data.shapes import Shapes
 from sightline.errors import RecipeError
-from sightline.methods.sampling.coalitions import absent_images, coalition_scores
+from sightline.methods.sampling.coalitions import coalition_scores, fill_images
 from sightline.methods.sampling.kernel_shap import KernelShap, coalitions_of, draw_coalitions, fit_shapley, mean_gains
 from sightline.perturb.superpixels import pieces_of
 
@@ -47,8 +47,8 @@ def game(model: Any, image: Tensor, cut: Any, target: Any, blank: Any = "mean") 
     """Score all coalitions of the segments of one image."""
     pieces = pieces_of(model, image, cut)
     coalitions = all_coalitions(pieces[0].count)
-    absent = absent_images(model, image, blank, pieces)
-    return coalitions, coalition_scores(model, image, absent, pieces, [coalitions], [target])[0][0]
+    fill = fill_images(model, image, blank, pieces)
+    return coalitions, coalition_scores(model, image, fill, pieces, [coalitions], [target])[0][0]
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
@@ -131,10 +131,10 @@ def test_orders_equal_captums_shapley_value_sampling(tiny_cnn: nn.Module, images
     method = KernelShap(samples=40, segments=("grid", 3), variant="orders")
     got = sightline.explain(model, image, method, target=1)
     assert got.passes.forward == 2 + 5 * 8 == method.cost(model).forward
-    places = method._draw(9, sightline.seeds.generators(0, image)[0])[1]
+    ranks = method._draw(9, sightline.seeds.generators(0, image)[0])[1]
     labels = pieces_of(model, image, ("grid", 3))[0].labels
     theirs = captum.ShapleyValueSampling(tiny_cnn)
-    theirs.permutation_generator = lambda features, orders: iter(places.argsort(dim=1).tolist())
+    theirs.permutation_generator = lambda features, orders: iter(ranks.argsort(dim=1).tolist())
     wanted = theirs.attribute(image, target=1, feature_mask=labels[None, None], n_samples=5)[0, 0]
     for segment in range(9):
         assert_close(got.map.flatten()[segment], wanted[labels == segment][0].double(), rtol=1e-5, atol=1e-6)
@@ -150,8 +150,8 @@ def test_orders_come_near_the_exact_values_and_add_up() -> None:
     exact, ends = shapley(everyone, play(everyone)), play(everyone[[0, -1]])
     errors = []
     for orders in (2, 2000):
-        places = torch.rand(orders, 7, generator=generator()).argsort(dim=1)
-        got = mean_gains(places, play(coalitions_of(places))[None], ends[:1], ends[1:])[0]
+        ranks = torch.rand(orders, 7, generator=generator()).argsort(dim=1)
+        got = mean_gains(ranks, play(coalitions_of(ranks))[None], ends[:1], ends[1:])[0]
         assert_close(got.sum(), ends[1] - ends[0])
         errors.append(float((got - exact).norm()))
     assert errors[1] < 0.1 * errors[0]

@@ -24,7 +24,7 @@ def test_matches_captum() -> None:
     got = Occlusion(window=16, stride=8)(model, image, Logit(2)).map[0]
     reference_cnn.assert_same(got, reference_cnn.want("captum_occlusion_16_8_tiny_cnn", "map")[0], 1e-7)
     reference_cnn.assert_same(3 * got, reference_cnn.want("captum_occlusion_16_8_tiny_cnn"), 1e-7)  # channel by channel
-    half = Occlusion(window=15, stride=10).covering(model, image, torch.full_like(image, 0.5), [Logit(2)])[0].map[0]
+    half = Occlusion(window=15, stride=10).with_fill(model, image, torch.full_like(image, 0.5), [Logit(2)])[0].map[0]
     reference_cnn.assert_same(half, reference_cnn.want("captum_occlusion_15_10_tiny_cnn", "map")[0], 1e-7)
     recipe = "occlusion(window=15, stride=10, blank=0.5)"
     assert torch.equal(sightline.explain(network, image, recipe, target=2).map[0], half)

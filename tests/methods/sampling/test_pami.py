@@ -17,7 +17,7 @@ from torch.testing import assert_close
 import sightline
 from sightline.data.shapes import Shapes
 from sightline.errors import RecipeError
-from sightline.methods.sampling.pami import SHIFTS, PartitionAndAggregate, authors_cuts, most
+from sightline.methods.sampling.pami import SHIFTS, PartitionAndAggregate, authors_cuts, most_segments
 from sightline.models.passes import counting
 from sightline.perturb.segments import grid_segments
 
@@ -106,7 +106,7 @@ def test_costs_no_more_than_it_says(tiny_cnn: nn.Module, images: Tensor) -> None
     with torch.no_grad(), counting() as meter:
         method(adapter, images[:1], sightline.Logit(0))
     size = (32, 32)
-    assert 100 < meter.passes.forward <= sum(most(cut, size) for cut in authors_cuts(size))
+    assert 100 < meter.passes.forward <= sum(most_segments(cut, size) for cut in authors_cuts(size))
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from sightline import Logit
 from sightline.data.shapes import Shapes
 from sightline.errors import RecipeError, ShapeError
 from sightline.methods.sampling.kernel_shap import KernelShap
-from sightline.methods.sampling.owen import Box, Group, leaves, nearby
+from sightline.methods.sampling.owen import Box, Group, leaves, spatial_tree
 from sightline.methods.sampling.partition_shap import PartitionShap
 from sightline.perturb.mirror import box_blur, mirrored
 from sightline.perturb.segments import Segments, grid_segments
@@ -88,7 +88,7 @@ def owen(play: Any, tree: Any, context: frozenset[int] = frozenset()) -> dict[in
 
 def test_with_enough_passes_the_values_are_owen_values(tiny_cnn: nn.Module, images: Tensor) -> None:
     pieces = grid_segments((32, 32), (2, 3))
-    tree = nearby(pieces)
+    tree = spatial_tree(pieces)
     assert tree == ((0, 3), ((1, 2), (4, 5)))
 
     def play(there: frozenset[int]) -> float:
@@ -146,13 +146,13 @@ def test_boxes_are_halved_down_to_the_pixel() -> None:
 
 
 def test_segments_are_grouped_with_their_neighbours() -> None:
-    assert nearby(grid_segments((8, 8), (2, 2))) == ((0, 1), (2, 3))
+    assert spatial_tree(grid_segments((8, 8), (2, 2))) == ((0, 1), (2, 3))
     pieces = grid_segments((8, 24), (1, 5))
-    assert nearby(pieces) == ((0, 1), (2, (3, 4)))
+    assert spatial_tree(pieces) == ((0, 1), (2, (3, 4)))
     assert Group(pieces, (0, 1)).mask.sum() == pieces.pixels[:2].sum()
     rings = torch.zeros(9, 9, dtype=torch.long)
     rings[3:6, 3:6] = 1  # the same centre
-    assert nearby(Segments(rings)) == (0, 1)
+    assert spatial_tree(Segments(rings)) == (0, 1)
 
 
 def test_a_hierarchy_holds_every_segment_once(tiny_cnn: nn.Module, images: Tensor) -> None:
