@@ -130,7 +130,7 @@ class MetricDriven:
         self, model: Adapter, images: Tensor, target: Target, pieces: list[Segments], seeds: list[Tensor]
     ) -> Attribution:
         """Order and weigh segments that are given, one partition per image, with a seed's score of each segment."""
-        read = scored(target, "probability")
+        read = scored(target, "probability", model)
         ends = find_endpoints(model, images, read)
         orders = [importance_order(seed[None, None])[0].tolist() for seed in seeds]
         searches = [
