@@ -18,6 +18,7 @@ from importlib.metadata import entry_points
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from sightline.docstrings import documentation
 from sightline.errors import RecipeError, RegistryError
 
 T = TypeVar("T", bound=type)
@@ -60,7 +61,8 @@ class Spec:
 
     @property
     def doc(self) -> str:
-        return inspect.getdoc(self.build) or ""
+        """The docstring, with the options that base classes document."""
+        return documentation(self.build)
 
 
 _SPECS: dict[type, Spec] = {}
