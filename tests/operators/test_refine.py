@@ -152,7 +152,7 @@ def brute_force(model: Any, images: Tensor, recipe: str, target: int) -> tuple[l
     assert isinstance(method, MetricDriven)
     cells = method.cells_of(adapter, (32, 32))
     (segments,) = method.cut(adapter, images, cells)
-    probability = scored(Logit(target), "probability")
+    probability = scored(Logit(target), "probability", adapter)
     seed = seed_scores(sightline.explain(model, images, method.seed, target=target).pixels(), cells, [segments],
                        magnitude=False)[0] if method.seed else torch.zeros(segments.count)  # fmt: skip
     order = seed.argsort(descending=True, stable=True).tolist()

@@ -115,7 +115,7 @@ class MetricDriven:
         self, model: Adapter, images: Tensor, target: Target, segments: list[Segments], seeds: list[Tensor]
     ) -> Attribution:
         """Order given segments, one partition per image with the seed's score of each segment, and set magnitudes."""
-        score_target = scored(target, "probability")
+        score_target = scored(target, "probability", model)
         endpoints = find_endpoints(model, images, score_target)
         orders = [importance_order(seed[None, None])[0].tolist() for seed in seeds]
         searches = side_by_side(
