@@ -51,7 +51,7 @@ class SupportsMultiTarget(Protocol):
 
 
 class MultiTarget(ABC):
-    """A method written for several targets at once; one target is a list of one."""
+    """A method written for several targets at once; one target is the list of one."""
 
     __slots__ = ()
 
