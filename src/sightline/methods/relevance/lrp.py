@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -55,6 +55,15 @@ class Conservation:
     def gap(self) -> Tensor:
         """The rest: zero but for rounding, unless a sum passes all relevance to every summand."""
         return self.start - self.map - self.biases - self.stabiliser
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Concatenate those of consecutive batches."""
+        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+    def take(self, rows: Sequence[int]) -> Self:
+        """Return those of these images of the batch."""
+        return type(self)(*(getattr(self, field.name)[list(rows)] for field in fields(self)))
 
 
 @METHODS.register(
