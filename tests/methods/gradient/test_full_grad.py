@@ -1,4 +1,4 @@
-"""FullGrad on transformers: its completeness is tested with `libra`; here, its details and what belongs to CNNs alone."""
+"""FullGrad: what is joined and refused; its completeness on transformers is tested with `libra`."""
 
 from __future__ import annotations
 

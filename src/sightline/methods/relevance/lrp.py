@@ -88,7 +88,7 @@ class Lrp(MultiTarget):
     starting from :math:`R = z_c\, \partial s / \partial z_c` at the logits: the logit itself for ``Logit``. A composite
     assigns a rule to each kind of layer :cite:p:`montavon2019`. Relevance is conserved but for what biases and the
     stabiliser absorb; ``details`` of a CNN's attribution says how much. A network with a layer that has no rule is
-    refused. Layer norms have a rule of ConvNeXt's, for which no rules are agreed upon: experimental.
+    refused. That of layer norms is ConvNeXt's, for which no rules are agreed upon: experimental.
 
     A plain vision transformer has the rules of ``t_attr``. Warning: they are numerically unstable, and at the pixels of
     a deep model float32 and float64 give different maps; ``libra(ixg(at='pixels'), preset='attn_lrp')`` is stable.
