@@ -126,8 +126,8 @@ class Corner(nn.Module):
         self.head.weight = nn.Parameter(weights.flatten(1))
 
     def forward(self, images: Tensor) -> Tensor:
-        found: Tensor = self.head(images.flatten(1))
-        return found
+        logits: Tensor = self.head(images.flatten(1))
+        return logits
 
 
 @pytest.mark.parametrize("variant", ["preserve", "delete", "dual"])
@@ -174,14 +174,14 @@ def test_the_lead_is_over_the_best_other_class() -> None:
 def test_ranks_the_evidence_first(name: str) -> None:
     adapter, batch = sightline.load(name), Shapes(seed=77).draw(8)
     images, masks = adapter.normalise(batch.images), batch.evidence.long()
-    found = {}
+    precisions = {}
     for recipe in ("extremal_perturbation(steps=40, stride=4, sigma=8)", "random"):
         attribution = sightline.explain(adapter, images, recipe, batch.labels)
         scores = sightline.evaluate(adapter, images, attribution, ["average_precision"], batch.labels, masks)
-        found[recipe[:6]] = scores["average_precision"]
-    margin = found["extrem"] - found["random"]
+        precisions[recipe[:6]] = scores["average_precision"]
+    margin = precisions["extrem"] - precisions["random"]
     assert margin.mean() > 5 * margin.std() / len(margin) ** 0.5
-    assert found["extrem"].mean() > 3 * found["random"].mean()
+    assert precisions["extrem"].mean() > 3 * precisions["random"].mean()
 
 
 @pytest.mark.parametrize(

@@ -35,12 +35,12 @@ def shapley(coalitions: Tensor, values: Tensor) -> Tensor:
     """Shapley values by their definition, from the values of all coalitions."""
     players = coalitions.shape[1]
     value = {tuple(z): float(v) for z, v in zip(coalitions.tolist(), values, strict=True)}
-    found = torch.zeros(players, dtype=torch.float64)
+    shapley_values = torch.zeros(players, dtype=torch.float64)
     for z, before in ((z, v) for z, v in value.items() if not all(z)):
         weight = math.factorial(sum(z)) * math.factorial(players - sum(z) - 1) / math.factorial(players)
         for player in (i for i in range(players) if not z[i]):
-            found[player] += weight * (value[(*z[:player], True, *z[player + 1 :])] - before)
-    return found
+            shapley_values[player] += weight * (value[(*z[:player], True, *z[player + 1 :])] - before)
+    return shapley_values
 
 
 def game(model: Any, image: Tensor, cut: Any, target: Any, blank: Any = "mean") -> tuple[Tensor, Tensor]:
@@ -101,8 +101,8 @@ def test_equals_shap_and_captum_in_the_same_process(tiny_cnn: nn.Module, images:
 
     def play(z: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            found: np.ndarray = tiny_cnn(image * torch.from_numpy(z)[:, labels][:, None]).numpy()[:, 1]
-        return found
+            logits: np.ndarray = tiny_cnn(image * torch.from_numpy(z)[:, labels][:, None]).numpy()[:, 1]
+        return logits
 
     explainer = shap.KernelExplainer(play, np.zeros((1, 4)))
     wanted = explainer.shap_values(np.ones((1, 4)), nsamples=14, l1_reg=False, silent=True)[0]
@@ -155,8 +155,8 @@ def test_orders_come_near_the_exact_values_and_add_up() -> None:
         assert_close(got.sum(), ends[1] - ends[0])
         errors.append(float((got - exact).norm()))
     assert errors[1] < 0.1 * errors[0]
-    one = mean_gains(torch.zeros(3, 1).long(), torch.zeros(1, 0), ends[:1], ends[1:])
-    assert_close(one[0], ends[1:] - ends[:1])
+    single = mean_gains(torch.zeros(3, 1).long(), torch.zeros(1, 0), ends[:1], ends[1:])
+    assert_close(single[0], ends[1:] - ends[:1])
     assert coalitions_of(torch.tensor([[2, 0, 1]])).tolist() == [[False, True, False], [False, True, True]]
 
 
@@ -213,12 +213,12 @@ def test_more_samples_come_nearer_and_the_sum_is_always_right() -> None:
     exact, ends = shapley(everyone, play(everyone)), play(everyone[[0, -1]])
     errors = []
     for samples in (6, 60, 600):
-        found = []
+        estimates = []
         for seed in range(5):
             coalitions, weights = draw_coalitions(13, samples, "leverage", generator(seed))
-            found.append(fit_shapley(coalitions, weights, play(coalitions)[None], ends[:1], ends[1:])[0])
-            assert_close(found[-1].sum(), ends[1] - ends[0])
-        errors.append(float(torch.stack([(each - exact).norm() for each in found]).mean()))
+            estimates.append(fit_shapley(coalitions, weights, play(coalitions)[None], ends[:1], ends[1:])[0])
+            assert_close(estimates[-1].sum(), ends[1] - ends[0])
+        errors.append(float(torch.stack([(estimate - exact).norm() for estimate in estimates]).mean()))
     assert errors[0] > 1.5 * errors[1]
     assert errors[1] > 2 * errors[2]
 
@@ -236,10 +236,10 @@ def test_segments_that_do_nothing_get_nothing_and_equal_ones_the_same() -> None:
 def test_targets_share_the_passes(tiny_cnn: nn.Module, images: Tensor) -> None:
     model, method = sightline.adapt(tiny_cnn), KernelShap(samples=12)
     with sightline.models.passes.counting() as meter:
-        found = method.multi_target(model, images, [Logit(0), Logit((1, 2))])
+        attributions = method.multi_target(model, images, [Logit(0), Logit((1, 2))])
     assert meter.passes.forward == 2 * 14
-    assert_close(found[1].values, method(model, images, Logit((1, 2))).values)
-    assert not torch.allclose(found[0].values, KernelShap(samples=12, seed=1)(model, images, Logit(0)).values)
+    assert_close(attributions[1].values, method(model, images, Logit((1, 2))).values)
+    assert not torch.allclose(attributions[0].values, KernelShap(samples=12, seed=1)(model, images, Logit(0)).values)
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def test_equals_the_package_in_the_same_process() -> None:
 
     def classify(batch: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            found: np.ndarray = network(torch.from_numpy(batch).movedim(-1, 1)).softmax(dim=-1).numpy()
-        return found
+            probabilities: np.ndarray = network(torch.from_numpy(batch).movedim(-1, 1)).softmax(dim=-1).numpy()
+        return probabilities
 
     explained = lime_image.LimeImageExplainer(random_state=3, verbose=False).explain_instance(
         image[0].movedim(0, -1).numpy(), classify, labels=(2,), top_labels=None, num_samples=80,
@@ -96,10 +96,10 @@ def test_a_linear_model_is_found_and_the_ridge_shrinks_it() -> None:
     slope = torch.arange(6.0, dtype=torch.float64) - 2
     scores = (coalitions.double() @ slope + 3)[None]
     weights = proximity(coalitions, 0.25)
-    found, intercept = fit_ridge(coalitions, weights, scores, 0.0)
-    assert_close(found[0], slope)
+    coefficients, intercept = fit_ridge(coalitions, weights, scores, 0.0)
+    assert_close(coefficients[0], slope)
     assert_close(intercept, torch.tensor([3.0], dtype=torch.float64))
-    assert fit_ridge(coalitions, weights, scores, 50.0)[0].norm() < found.norm()
+    assert fit_ridge(coalitions, weights, scores, 50.0)[0].norm() < coefficients.norm()
 
 
 @pytest.mark.filterwarnings("ignore:.*constant map")

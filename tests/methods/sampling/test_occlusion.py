@@ -97,9 +97,9 @@ def test_targets_share_the_passes_and_need_no_class(tiny_cnn: nn.Module, images:
     model, targets = sightline.adapt(tiny_cnn), [Contrast(0, 2), Logit((1, 3)), Probability(1)]
     for method in (Occlusion(), Occlusion(segments=("grid", 3))):
         with sightline.models.passes.counting() as meter:
-            found = method.multi_target(model, images, targets)
+            attributions = method.multi_target(model, images, targets)
         assert meter.passes.forward == 2 * 10
-        for target, got in zip(targets, found, strict=True):
+        for target, got in zip(targets, attributions, strict=True):
             assert_close(got.values, method(model, images, target).values)
     probability = Occlusion(score="probability")(model, images, Logit(1)).values
     assert_close(probability, Occlusion()(model, images, Probability(1)).values)

@@ -61,8 +61,8 @@ def test_equals_shap_on_the_same_segments_and_hierarchy(tiny_cnn: nn.Module, ima
 
     def play(z: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            found: np.ndarray = tiny_cnn(images[:1] * torch.from_numpy(z)[:, labels][:, None]).numpy()[:, 1]
-        return found
+            logits: np.ndarray = tiny_cnn(images[:1] * torch.from_numpy(z)[:, labels][:, None]).numpy()[:, 1]
+        return logits
 
     masker = shap.maskers.Partition(np.zeros((1, 8)), clustering=clustering)
     for samples in (500, 24):
@@ -79,11 +79,11 @@ def owen(play: Any, tree: Any, context: frozenset[int] = frozenset()) -> dict[in
     if isinstance(tree, int):
         return {tree: play(context | here) - play(context)}
     a, b = tree
-    found: dict[int, float] = {}
+    values: dict[int, float] = {}
     for half, other in ((a, b), (b, a)):
         alone, beside = owen(play, half, context), owen(play, half, context | frozenset(leaves(other)))
-        found |= {leaf: (alone[leaf] + beside[leaf]) / 2 for leaf in alone}
-    return found
+        values |= {leaf: (alone[leaf] + beside[leaf]) / 2 for leaf in alone}
+    return values
 
 
 def test_with_enough_passes_the_values_are_owen_values(tiny_cnn: nn.Module, images: Tensor) -> None:
@@ -117,10 +117,10 @@ def test_the_values_add_up_and_targets_have_searches_of_their_own(tiny_cnn: nn.M
     model, method = sightline.adapt(tiny_cnn), PartitionShap(samples=30, blank="white")
     targets = [Logit(0), Logit((1, 2))]
     with sightline.models.passes.counting() as meter:
-        found = method.multi_target(model, images, targets)
+        attributions = method.multi_target(model, images, targets)
     assert meter.passes.forward <= 2 * method.multi_target_cost(model, 2).forward
     white = model.normalise(torch.ones_like(images))
-    for target, got in zip(targets, found, strict=True):
+    for target, got in zip(targets, attributions, strict=True):
         assert_close(got.map, method(model, images, target).map)
         assert_close(got.map.sum(dim=(1, 2)), target(tiny_cnn(images)) - target(tiny_cnn(white)))
 
