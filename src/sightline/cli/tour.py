@@ -18,7 +18,7 @@ from sightline.cli.loading import open_model
 from sightline.cli.run import Request, run
 from sightline.cli.staged_output import writing
 from sightline.data.images import read_image
-from sightline.data.shapes import CLASSES, SHORTCUT_CLASS, Shapes
+from sightline.data.shapes import CLASSES, SHORTCUT_CLASS, Shapes, Variant
 from sightline.models.adapter import Adapter
 
 __all__ = ["tour"]
@@ -87,7 +87,8 @@ def _write_shapes(folder: Path) -> list[Path]:
     """Save a few clean images, and a few where the watermark contradicts the shape."""
     with writing(folder) as outbox:
         written = []
-        for kind, variant in (("shape", "clean"), ("watermark", "conflict")):
+        variants: dict[str, Variant] = {"shape": "clean", "watermark": "conflict"}
+        for kind, variant in variants.items():
             for index in range(SHOWN):
                 sample = Shapes(seed=SEED, variant=variant)[index]
                 name = f"{kind}-{index + 1}-{CLASSES[sample.label]}.png"

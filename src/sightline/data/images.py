@@ -41,7 +41,7 @@ def read_image(path: str | Path, *, upright: bool = True) -> Image.Image:
 
     Args:
         path: of the file.
-        upright: turn the picture as its EXIF block says; False leaves it as stored, as masks drawn over it expect.
+        upright: turn the image as its EXIF block says; False leaves it as stored, as masks drawn over it expect.
 
     Raises:
         ImageError: the file is missing, empty, damaged, no image, or larger than MAX_PIXELS.
