@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from sightline.bench.images import chosen
-from sightline.bench.plan import CONTROLS, Plan, make_plan, read_plan
+from sightline.bench.images import dataset_of
+from sightline.bench.plan import Plan, make_plan, read_plan
 from sightline.errors import InputError, RecipeError
+from sightline.methods.chance.controls import CONTROLS
 from sightline.metrics.protocols import PROTOCOLS
 
 LEAST = {
@@ -116,7 +117,7 @@ def test_a_file_that_is_no_plan_is_told(tmp_path):
 )
 def test_limit_and_seed_reach_the_data_set(dataset, more, wanted):
     plan = Plan.model_validate(LEAST | {"dataset": dataset} | more)
-    assert chosen(plan) == wanted
+    assert dataset_of(plan) == wanted
 
 
 def test_plans_and_units_load_neither_torch_nor_pandas():

@@ -14,7 +14,7 @@ from tests.report import invented
 from sightline.audit.benchmarked import soundness
 from sightline.bench.store.rows import encode
 from sightline.bench.store.store import Store
-from sightline.bench.unit import Block, Described, Manifest, Setting
+from sightline.bench.unit import Chunk, Manifest, ModelInfo, RunConfig
 
 MODEL, IMAGES = "bundled/shapes-vit", 8
 METHODS = {name: invented.METHODS[name] for name in ("gae", "rollout", "cam")}  # of which cam fails on an image
@@ -38,10 +38,10 @@ def filled(
     }
     manifest = Manifest(
         plan=plan,
-        setting=Setting(dataset),
+        config=RunConfig(dataset),
         dataset="shapes",
-        blocks=(Block(ids[:4], "d1"), Block(ids[4:], "d2")),
-        models=(Described(model, "00000000", RECIPES, invented.METRICS, (("grad_cam", "it needs luck"),)),),
+        chunks=(Chunk(ids[:4], "d1"), Chunk(ids[4:], "d2")),
+        models=(ModelInfo(model, "00000000", RECIPES, invented.METRICS, (("grad_cam", "it needs luck"),)),),
         skipped=(("broken.png", "it is cut short"),),
         version="0.1.0",
         command="sightline bench run plan.toml",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sightline.audit.sanity_verdict import Evidence, verdict
-from sightline.bench.traits import kind_of
+from sightline.bench.traits import traits_of
 from sightline.report.benchmark.sanity import Soundness
 
 __all__ = ["soundness"]
@@ -24,7 +24,7 @@ def soundness(rows: Any) -> list[Soundness]:
 
 
 def _judge(model: str, recipe: str, rows: Any) -> Soundness:
-    control, agnostic = kind_of(recipe)
+    control, agnostic = traits_of(recipe)
     means = {metric: _mean(group["value"]) for metric, group in rows.groupby("metric", sort=False)}
     word, sentence = _verdict(rows, means, agnostic)
     return Soundness(model, recipe, word, sentence, control=control, agnostic=agnostic, similarities=means)

@@ -38,7 +38,7 @@ class Eye:
 
 def choose_metric(table: Table) -> str:
     """Return the metric that orders the gallery: a plain measure of faithfulness where one was run."""
-    metrics = list(dict.fromkeys(line.metric for line in table.lines))
+    metrics = list(dict.fromkeys(line.metric for line in table.rows))
     liked = (metric for name in _LIKED for metric in metrics if metric.partition("(")[0] == name)
     return next(liked, metrics[0] if metrics else "")
 
@@ -71,7 +71,7 @@ def _maps(store: str, rows: Any) -> dict[str, dict[str, Numbers]]:
 def _hung(
     model: str, rows: Any, maps: dict[str, dict[str, Numbers]], table: Table, metric: str, count: int, eye: Eye
 ) -> list[Exhibit]:
-    lines = [line for line in table.lines if line.model == model and line.metric == metric]
+    lines = [line for line in table.rows if line.model == model and line.metric == metric]
     controls = {line.recipe for line in lines if line.control}
     sign = -1 if lines and lines[0].direction == "lower" else 1
     judged = rows[(rows["metric"] == metric) & rows["image"].isin(list(maps))]
@@ -127,18 +127,18 @@ def see(manifest: Manifest | None, model: str) -> Eye:
 
 def _seeing(manifest: Manifest, model: str) -> Eye:
     from sightline.bench.images import open_images
-    from sightline.bench.prepare import feed
+    from sightline.bench.prepare import prepare
     from sightline.models import zoo
 
-    setting = manifest.setting
-    classes = setting.classes if model.startswith("openclip/") else ()
+    config = manifest.config
+    classes = config.classes if model.startswith("openclip/") else ()
     adapter = zoo.load(model, classes=list(classes) or None)
-    data = open_images(setting.dataset, setting.base)
+    data = open_images(config.dataset, config.base)
 
     def picture(image: str) -> Image.Image | None:
         try:
-            fed, _ = feed(adapter, data.read(image), setting.resize)
-            values = adapter.denormalise(fed.float().cpu()).clamp(0, 1) * 255
+            prepared, _ = prepare(adapter, data.read(image), config.resize)
+            values = adapter.denormalise(prepared.float().cpu()).clamp(0, 1) * 255
         except SightlineError as error:
             console.note(f"{image} is shown without its photograph: {error}")
             return None

@@ -58,8 +58,8 @@ class Answer:
 
     def show(self) -> None:
         """Print a short table per model and metric, and where the page is."""
-        for model, metric in dict.fromkeys((line.model, line.metric) for line in self.table.lines):
-            lines = [line for line in self.table.lines if (line.model, line.metric) == (model, metric)]
+        for model, metric in dict.fromkeys((line.model, line.metric) for line in self.table.rows):
+            lines = [line for line in self.table.rows if (line.model, line.metric) == (model, metric)]
             sign = "higher" if lines[0].direction != "lower" else "lower"
             rows = [_cells(line) for line in lines[:SHOWN]]
             heads = ("rank", "method", "mean", "95 % interval", "ties", "over control", "")
@@ -90,7 +90,7 @@ def answer(question: Question) -> Answer:
         )
     manifest = _manifest(store, str(rows["run"].iloc[0]))
     with console.waiting("resampling"):
-        table = make_table(rows, resamples=question.resamples)
+        table = make_table(rows, resamples=question.resamples, packages=manifest.packages if manifest else ())
     counts = _counts(store, manifest, rows)
     told = Answer(str(rows["run"].iloc[0]), table, counts)
     for sentence in _warnings(counts, rows):
@@ -152,7 +152,7 @@ def _page(
 ) -> BenchmarkPage:
     plan = dict(manifest.plan) if manifest else {}
     metric = choose_metric(table)
-    models = dict.fromkeys(line.model for line in table.lines) if question.gallery else {}
+    models = dict.fromkeys(line.model for line in table.rows) if question.gallery else {}
     eyes = {model: see(manifest, model) for model in models}
     name = str(rows["run"].iloc[0])
     return BenchmarkPage(
@@ -181,12 +181,12 @@ def _page(
 
 
 def _facts(name: str, manifest: Manifest | None, store: Store, rows: Any, table: Table) -> list[tuple[str, str]]:
-    recipes = {line.recipe: line.control for line in table.lines}
+    recipes = {line.recipe: line.control for line in table.rows}
     controls = sum(recipes.values())
     methods = f"{len(recipes) - controls} methods" + (f", {controls} controls" if controls else "")
-    run = dict.fromkeys(line.model for line in table.lines)
+    run = dict.fromkeys(line.model for line in table.rows)
     models = [one.model for one in manifest.models if one.model in run] if manifest else list(run)
-    target = manifest.setting.target if manifest else ""
+    target = manifest.config.target if manifest else ""
     found = [
         ("Plan", name),
         ("Data", ", ".join(dict.fromkeys(map(str, rows["dataset"])))),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -33,8 +31,9 @@ from sightline.recipe import text
 from sightline.registry import METRICS
 from sightline.report.page import ExplainPage, ImageSection, write_page
 from sightline.types import Method
+from sightline.versions import versions
 
-__all__ = ["Outcome", "Request", "run", "versions"]
+__all__ = ["Outcome", "Request", "run"]
 
 FEW = 8  # images that get a table each in the terminal
 ON_PAGE = 100  # images; a page with more of them no browser opens gladly
@@ -184,11 +183,3 @@ def _page(request: Request, study: Study, sections: Sequence[ImageSection]) -> E
         metric_notes=notes,
         bibtex=bibtex_of(spec for recipe in recipes for spec in specs_of(recipe)),
     )
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that decide a result: ours, and those of the libraries that took part."""
-    libraries = ("torch", "torchvision", "timm", "transformers", "open_clip", "PIL")
-    loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in libraries}
-    found = {name: str(version) for name, version in loaded.items() if version}
-    return {"sightline": __version__, "python": platform.python_version(), **found}

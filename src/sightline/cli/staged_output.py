@@ -19,7 +19,7 @@ from PIL import Image, PngImagePlugin
 
 from sightline import __version__
 from sightline.errors import OutputError
-from sightline.report.figure import write_bytes
+from sightline.files import write_output
 
 __all__ = ["Outbox", "safe", "writing"]
 
@@ -57,7 +57,7 @@ class Outbox:
             texts.add_itxt(key, value.encode("utf-8", "replace").decode())
         buffer = io.BytesIO()
         picture.save(buffer, format="PNG", pnginfo=texts)
-        write_bytes(buffer.getvalue(), self.staging / name)
+        write_output(self.staging / name, buffer.getvalue())
         return self.folder / name
 
     def deliver(self) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import secrets
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +11,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from sightline.errors import InputError, OutputError, ShapeError
+from sightline.errors import InputError, ShapeError
+from sightline.files import write_output
 from sightline.report.palette import DIVERGING, Floats, Numbers, Palette, colour, palette_for, scaled
 
-__all__ = ["Tile", "heat", "overlay", "panel", "save_png", "write_bytes"]
+__all__ = ["Tile", "heat", "overlay", "panel", "save_png"]
 
 _INK, _SOFT, _PAPER = "#1b1d22", "#5d636e", "#ffffff"
 _PLAIN_SIGNS = str.maketrans({"\N{MINUS SIGN}": "-", "\N{EN DASH}": "-", "\N{MULTIPLICATION SIGN}": "x"})
@@ -92,38 +91,7 @@ def save_png(image: Image.Image, path: Path | str) -> Path:
     """Write a picture, whole or not at all."""
     buffer = io.BytesIO()
     image.save(buffer, format="PNG", optimize=True)
-    return write_bytes(buffer.getvalue(), path)
-
-
-def write_bytes(data: bytes, path: Path | str) -> Path:
-    """Write a file, whole or not at all: into a temporary file beside it, then renamed.
-
-    Missing folders are made. Raises `OutputError` when the folder or the file cannot be written.
-    """
-    path = Path(path)
-    temporary = path.parent / f".sightline-{secrets.token_hex(6)}.part"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        blocked = isinstance(error, (FileExistsError, NotADirectoryError))
-        reason = "its folder is a file" if blocked else (error.strerror or str(error)).lower()
-        raise OutputError(f"cannot write {path}: {reason}; choose a folder that can be written") from error
-    finally:
-        _discard(temporary)
-    return path
-
-
-def _discard(temporary: Path) -> None:
-    """Remove what a failed write left behind; after a good one there is nothing."""
-    try:
-        temporary.unlink(missing_ok=True)
-    except OSError:  # its folder does not exist: nothing was left behind
-        return
+    return write_output(path, buffer.getvalue())
 
 
 def _faded(photograph: Image.Image, fade: float) -> Image.Image:

@@ -18,8 +18,8 @@ from typing import Any
 from PIL import Image
 
 from sightline.extras import require
+from sightline.files import write_output
 from sightline.report.charts.curve import line_chart
-from sightline.report.figure import write_bytes
 from sightline.report.palette import DIVERGING, SEQUENTIAL, css_gradient
 
 __all__ = ["ExplainPage", "ImageSection", "MapCard", "render_page", "write_page"]
@@ -91,7 +91,7 @@ class Verdict:
 def write_page(page: ExplainPage, path: Path | str) -> Path:
     """Write the page, whole or not at all; raise `OutputError` when the folder cannot be written."""
     # A file name may hold bytes that are no text; they become "?" instead of stopping the run at its last step.
-    return write_bytes(render_page(page).encode("utf-8", errors="replace"), path)
+    return write_output(path, render_page(page).encode("utf-8", errors="replace"))
 
 
 def render_page(page: ExplainPage) -> str:

@@ -13,6 +13,8 @@ from sightline.registry import METHODS
 from sightline.seeds import generators, uniform
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
+CONTROLS = ("random", "centre", "sobel", "input_norm")  # the names of the family, in the order of tables
+
 
 @METHODS.register("random", family="chance", cost="none", agnostic=True, parity="uniform by construction")
 @dataclass(frozen=True, slots=True)

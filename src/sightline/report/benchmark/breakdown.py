@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sightline.report.numbers import NONE, figure, finite
 
 if TYPE_CHECKING:
-    from sightline.bench.stats.breakdown import ClassLine, WorstImage
+    from sightline.bench.stats.breakdown import ClassRow, WorstImage
 
 __all__ = ["class_table", "worst_table"]
 
@@ -37,12 +37,12 @@ def worst_table(worst: Iterable[WorstImage], names: Mapping[int, str]) -> dict[s
     return {"heads": [{"name": name, "number": number} for name, number in heads], "rows": rows}
 
 
-def class_table(lines: Iterable[ClassLine], recipes: Sequence[str], names: Mapping[int, str]) -> dict[str, Any]:
+def class_table(lines: Iterable[ClassRow], recipes: Sequence[str], names: Mapping[int, str]) -> dict[str, Any]:
     """Lay out the figures of the classes with the most images, a column per recipe in the order given.
 
     `names` says what classes are called; one that it does not know is shown by its number.
     """
-    cells: dict[int, dict[str, ClassLine]] = {}
+    cells: dict[int, dict[str, ClassRow]] = {}
     for line in lines:
         cells.setdefault(line.label, {})[line.recipe] = line
     if len(cells) < 2:
@@ -66,7 +66,7 @@ def class_table(lines: Iterable[ClassLine], recipes: Sequence[str], names: Mappi
     }
 
 
-def _means(found: dict[str, ClassLine], columns: Sequence[str]) -> list[dict[str, Any]]:
+def _means(found: dict[str, ClassRow], columns: Sequence[str]) -> list[dict[str, Any]]:
     return [_number(found[recipe].mean if recipe in found else None) for recipe in columns]
 
 

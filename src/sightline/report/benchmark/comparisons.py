@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from sightline.report.numbers import NONE, chance, count, figure, finite, interval, signed
 
 if TYPE_CHECKING:
+    from sightline.bench.columns import TableRow
     from sightline.bench.stats.agreement import Agreement
-    from sightline.bench.table_rows import Comparison, Line
+    from sightline.bench.table_rows import Comparison
 
 __all__ = ["agreement_table", "significance"]
 
@@ -17,7 +18,7 @@ _SELF = {"kind": "self", "sign": "", "told": ""}
 _UNKNOWN = {"kind": "", "sign": NONE, "told": "not compared"}
 
 
-def significance(lines: Sequence[Line], comparisons: Sequence[Comparison], *, higher: bool) -> dict[str, Any]:
+def significance(lines: Sequence[TableRow], comparisons: Sequence[Comparison], *, higher: bool) -> dict[str, Any]:
     """Lay out all pairs of recipes of one metric: is the row better than the column, and beyond chance?"""
     pairs = {(one.a, one.b): one for one in comparisons}
     ranked = [line for line in lines if line.rank is not None]

@@ -12,25 +12,25 @@ from sightline.report.charts.cost import Point, cost_chart
 from sightline.report.numbers import chance, count, figure, finite, interval, seconds, share, signed
 
 if TYPE_CHECKING:
-    from sightline.bench.table_rows import Line
+    from sightline.bench.columns import TableRow
 
 __all__ = ["ALPHA", "beats_control", "board", "findings", "overview", "ranked"]
 
 ALPHA = 0.05
 
 
-def ranked(lines: Iterable[Line]) -> list[Line]:
+def ranked(lines: Iterable[TableRow]) -> list[TableRow]:
     """Put the lines of one metric in order: the best first, those without a value last."""
     return sorted(lines, key=lambda line: (_rank(line), line.control, line.recipe))
 
 
-def beats_control(line: Line) -> bool:
+def beats_control(line: TableRow) -> bool:
     """Tell whether a method is better than the best control by more than chance explains."""
     margin, p = finite(line.margin), finite(line.p_control)
     return not line.control and margin is not None and margin > 0 and p is not None and p < ALPHA
 
 
-def board(lines: Sequence[Line], anchor: str) -> dict[str, Any]:
+def board(lines: Sequence[TableRow], anchor: str) -> dict[str, Any]:
     """Gather what the template needs to know of one metric of one model."""
     rows = ranked(lines)
     metric = rows[0].metric
@@ -75,11 +75,11 @@ def _is_sanity(metric: str) -> bool:
     return name in METRICS and METRICS[name].family == "sanity"
 
 
-def _rank(line: Line) -> float:
+def _rank(line: TableRow) -> float:
     return math.inf if line.rank is None else float(line.rank)
 
 
-def _row(line: Line, span: tuple[float, float]) -> dict[str, Any]:
+def _row(line: TableRow, span: tuple[float, float]) -> dict[str, Any]:
     return {
         "line": line,
         "rank": count(line.rank),
@@ -108,12 +108,12 @@ def _sortable(value: float | None) -> str:
     return "" if number is None else repr(number)
 
 
-def _ranks(line: Line) -> str:
+def _ranks(line: TableRow) -> str:
     low, high = count(line.rank_low), count(line.rank_high)
     return low if low == high else f"{low}\N{EN DASH}{high}"
 
 
-def _whisker(line: Line, span: tuple[float, float]) -> dict[str, str] | None:
+def _whisker(line: TableRow, span: tuple[float, float]) -> dict[str, str] | None:
     if finite(line.mean) is None:
         return None
     low = line.low if finite(line.low) is not None else line.mean
@@ -126,12 +126,12 @@ def _place(value: float, span: tuple[float, float]) -> float:
     return 100 * (value - span[0]) / (span[1] - span[0])
 
 
-def _trouble(line: Line) -> str:
+def _trouble(line: TableRow) -> str:
     told = [f"{line.failed} failed" if line.failed else "", f"{line.degenerate} undefined" if line.degenerate else ""]
     return ", ".join(filter(None, told))
 
 
-def _shade(line: Line, one: dict[str, Any]) -> str:
+def _shade(line: TableRow, one: dict[str, Any]) -> str:
     """Return how good a value is among those of its metric, 0 the worst and 1 the best, as a strength of colour."""
     values = [row["line"].mean for row in one["rows"] if finite(row["line"].mean) is not None]
     if finite(line.mean) is None or max(values) == min(values):
@@ -140,7 +140,7 @@ def _shade(line: Line, one: dict[str, Any]) -> str:
     return f"{place if one['higher'] else 1 - place:.3f}"
 
 
-def _finding(rows: Sequence[Line]) -> dict[str, Any]:
+def _finding(rows: Sequence[TableRow]) -> dict[str, Any]:
     methods = [line for line in rows if not line.control and finite(line.mean) is not None]
     if not methods:
         return {}
@@ -161,7 +161,7 @@ def _finding(rows: Sequence[Line]) -> dict[str, Any]:
     }
 
 
-def _charts(rows: Sequence[Line], anchor: str) -> dict[str, Any]:
+def _charts(rows: Sequence[TableRow], anchor: str) -> dict[str, Any]:
     """Draw quality against passes twice: for a wide window, with names, and for a narrow one, with numbers alone."""
     points = [
         Point(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.extras import require
+from sightline.files import write_output
 from sightline.report.benchmark.breakdown import class_table, worst_table
 from sightline.report.benchmark.comparisons import agreement_table, significance
 from sightline.report.benchmark.curves import curve_groups
@@ -22,12 +23,11 @@ from sightline.report.benchmark.failures import trouble
 from sightline.report.benchmark.gallery import Exhibit, hang
 from sightline.report.benchmark.leaderboard import board, findings, overview, ranked
 from sightline.report.benchmark.sanity import Soundness, sanity_groups
-from sightline.report.figure import write_bytes
 from sightline.report.palette import DIVERGING, css_gradient
 
 if TYPE_CHECKING:
+    from sightline.bench.columns import TableRow
     from sightline.bench.table import Table
-    from sightline.bench.table_rows import Line
 
 __all__ = ["TABLES", "BenchmarkPage", "render_benchmark", "write_benchmark"]
 
@@ -87,7 +87,7 @@ def write_benchmark(page: BenchmarkPage, folder: Path | str) -> list[Path]:
     names = ("index.html", *TABLES)
     # A file name may hold bytes that are no text; they become "?" instead of stopping the report at its last step.
     return [
-        write_bytes(text.encode("utf-8", "replace"), folder / name) for name, text in zip(names, texts, strict=True)
+        write_output(folder / name, text.encode("utf-8", "replace")) for name, text in zip(names, texts, strict=True)
     ]
 
 
@@ -139,10 +139,10 @@ def _breakable(text: str) -> Any:
 
 def _models(page: BenchmarkPage) -> list[dict[str, Any]]:
     """Gather the leaderboards of each model."""
-    every: dict[str, dict[str, list[Line]]] = {}
+    every: dict[str, dict[str, list[TableRow]]] = {}
     order = {name: place for place, name in enumerate((*page.models, *page.metrics))}
     last = len(order)
-    for line in sorted(page.table.lines, key=lambda one: (order.get(one.model, last), order.get(one.metric, last))):
+    for line in sorted(page.table.rows, key=lambda one: (order.get(one.model, last), order.get(one.metric, last))):
         every.setdefault(line.model, {}).setdefault(line.metric, []).append(line)
     models = []
     for place, (name, metrics) in enumerate(every.items(), 1):
@@ -165,7 +165,7 @@ def _models(page: BenchmarkPage) -> list[dict[str, Any]]:
     return models
 
 
-def _board(page: BenchmarkPage, model: str, metric: str, lines: Sequence[Line], anchor: str) -> dict[str, Any]:
+def _board(page: BenchmarkPage, model: str, metric: str, lines: Sequence[TableRow], anchor: str) -> dict[str, Any]:
     made = board(lines, anchor)
     pairs = _of(page.table.comparisons, model, metric)
     recipes, names = [line.recipe for line in ranked(lines)], page.labels.get(model, {})
@@ -184,7 +184,7 @@ def _of(found: Sequence[Any], model: str, metric: str) -> list[Any]:
 
 
 def _controls(page: BenchmarkPage) -> set[str]:
-    return {line.recipe for line in page.table.lines if line.control}
+    return {line.recipe for line in page.table.rows if line.control}
 
 
 def _curves(page: BenchmarkPage, models: Sequence[dict[str, Any]]) -> list[Any]:
