@@ -110,6 +110,10 @@ def test_a_file_that_is_no_plan_is_told(tmp_path):
         ("shapes(count=9)", {"limit": 3, "seed": 7}, "shapes(count=9, limit=3)"),  # its seed draws other pictures
         ("shapes(limit=5)", {"limit": 3}, "shapes(limit=5)"),
         ("imagenet(root='x')", {"limit": 3, "seed": 7}, "imagenet(root='x', limit=3, seed=7)"),
+        ("folder(root='/data/limit=3/x')", {"limit": 2}, "folder(root='/data/limit=3/x', limit=2)"),
+        ("folder(root='/data/limit=3/x', limit=5,)", {"limit": 2}, "folder(root='/data/limit=3/x', limit=5)"),
+        ("folder('/data/seed=1')", {"limit": 2, "seed": 4}, "folder('/data/seed=1', limit=2, seed=4)"),
+        ("imagenet(root='x'", {"limit": 3}, "imagenet(root='x'"),  # its own mistake is said when it is opened
         ("photos (1)/", {"limit": 3}, {"name": "photos (1)/", "limit": 3}),
         ("photos", {}, "photos"),
         ({"name": "shapes", "count": 9}, {"limit": 3, "seed": 7}, {"limit": 3, "name": "shapes", "count": 9}),

@@ -6,13 +6,14 @@ import json
 import math
 import re
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
 
+from sightline.bench.columns import TableRow, column
 from sightline.bench.number_format import number, p_value
 from sightline.bench.table import Table, make_table
 from sightline.errors import InputError
@@ -376,6 +377,47 @@ def test_the_frame_holds_every_line_and_no_wall_time(table):
     assert "seconds" not in frame.columns
     assert table.to_frame(timing=True)["seconds"].between(0, 1).all()
     assert frame["rank"].tolist() == [1, 2, 3, 4, 5] * 2
+
+
+def test_a_new_column_is_one_field():
+    """The field alone: value, frame, CSV, JSON and Markdown follow."""
+
+    @dataclass(frozen=True, slots=True)
+    class WithMedian(TableRow):
+        median: float = field(metadata=column(lambda result: float(np.median(result.values)), heading="middle"))
+        outliers: int | None = field(metadata=column(lambda result: int((result.values > 0.9).sum())))
+        elapsed: float = field(compare=False, metadata=column(lambda result: 7.0, varies=True))
+
+    rows = make_rows()
+    table = make_table(rows, row_type=WithMedian, **EASY)
+    own = rows[(rows.recipe == "gae") & (rows.metric == "insertion")].value
+    assert line(table, "gae").median == pytest.approx(own.median())
+    assert table.to_frame()["median"].tolist() == [row.median for row in table.rows]
+    assert str(table.to_frame()["outliers"].dtype) == "Int64"
+    (first, *_) = csv.DictReader(io.StringIO(table.to_csv()))
+    assert (first["median"], first["outliers"]) == (number(table.rows[0].median), str(table.rows[0].outliers))
+    assert table.to_json()["table"][0]["median"] == pytest.approx(table.rows[0].median)
+    written = table.to_markdown()
+    assert "| degenerate | middle |" in written
+    assert f"| 0 | {number(table.rows[0].median)} |" in written
+    assert "outliers" not in written  # it has no heading
+    assert "elapsed" not in table.to_csv() + json.dumps(table.to_json())
+    assert table.to_frame(timing=True)["elapsed"].eq(7.0).all()
+    plain = make_table(rows, **EASY)
+    assert [row.mean for row in plain.rows] == [row.mean for row in table.rows]
+    assert make_table(rows[:0], row_type=WithMedian, **EASY).to_frame().columns[-1] == "outliers"
+
+
+def test_the_columns_are_those_of_every_version_in_their_order(table):
+    names = (
+        "model,recipe,metric,direction,mean,low,high,error,count,failed,degenerate,flagged,rank,rank_low,rank_high,group,"
+        "wins,margin,margin_low,margin_high,p_control,forward,backward,control,agnostic"
+    )
+    assert table.to_csv().splitlines()[0] == names
+    assert ",".join(table.to_frame().columns) == names
+    assert ",".join(table.to_json()["table"][0]) == names
+    heads = "rank,recipe,mean,95 % interval,group,ranks,wins,over control,p,passes,images,failed,degenerate"
+    assert f"| {heads.replace(',', ' | ')} |" in table.to_markdown()
 
 
 def test_csv_can_be_read_back():
