@@ -201,6 +201,12 @@ def test_rows_manifest_status_and_table_name_the_packages(install, plan, tmp_pat
     assert table.to_latex().startswith(f"% Computed by mine-plugin 1.0 (source {short}), sightline")
 
 
+def test_a_plug_in_whose_file_is_gone_is_told(outside):
+    (outside / "faulty_plugin.py").unlink()
+    with pytest.raises(InputError, match=r"the source of faulty_plugin cannot be read .*; install its package again"):
+        digest_sources(["picky"], [])
+
+
 def test_units_without_a_source_keep_their_key(install):
     unit = Unit("r", "m", "w", "ixg", ("a", "b"), ("i",), "d", "0", "predicted", 0, 1, "cpu", "model", (), 0, "0.1.0")
     assert "source" not in unit.to_json()

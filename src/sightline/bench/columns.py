@@ -19,9 +19,8 @@ derive a class from `TableRow` and give it to `make_table(rows, row_type=…)`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from numpy.typing import NDArray
@@ -35,11 +34,11 @@ __all__ = [
     "Column",
     "RecipeResult",
     "TableRow",
-    "build_row",
+    "build_rows",
     "cell_text",
     "column",
     "columns_of",
-    "is_integer",
+    "integer_columns",
     "shown_columns",
 ]
 
@@ -206,37 +205,33 @@ def cell_text(row: TableRow, name: str) -> str:
     return number(value) if isinstance(value, float) else UNKNOWN if value in (None, "") else str(value)
 
 
-def build_row(row_type: type[TableRow], result: RecipeResult) -> TableRow:
-    """Compute every column of a row."""
-    types, values = _types(row_type), {}
-    for name, each in columns_of(row_type).items():
-        value = each.of(result) if each.of else result.statistic(name)
-        values[name] = _converted(value, types[name])
-    return row_type(**values)
+def build_rows(row_type: type[TableRow], results: Iterable[RecipeResult]) -> list[TableRow]:
+    """Compute every column of the rows of some recipes."""
+    columns, types = columns_of(row_type), _types(row_type)
+    rows = []
+    for result in results:
+        values = {name: each.of(result) if each.of else result.statistic(name) for name, each in columns.items()}
+        rows.append(row_type(**{name: _converted(value, types[name]) for name, value in values.items()}))
+    return rows
 
 
-def is_integer(row_type: type[TableRow], name: str) -> bool:
-    """Tell whether a column holds whole numbers, some of which may be missing."""
-    return _types(row_type)[name] is int
+def integer_columns(row_type: type[TableRow]) -> list[str]:
+    """Return the names of columns that hold whole numbers, some of which may be missing."""
+    return [name for name, plain in _types(row_type).items() if plain is int]
 
 
-def _converted(value: Any, wanted: type) -> Any:
-    """Return a value as the plain type of its field: no number is NaN or None, no text is empty."""
-    if wanted is float:
+def _converted(value: Any, plain: type) -> Any:
+    """Return a value as the plain type of its field; what could not be computed is NaN, an empty text or None."""
+    if plain is float:
         return NAN if value is None or math.isnan(value) else float(value)
     if value is None:
-        return "" if wanted is str else None
-    return wanted(value)
+        return "" if plain is str else None
+    return plain(value)
 
 
-def _types(row_type: type) -> dict[str, type]:
+def _types(row_type: type[TableRow]) -> dict[str, type]:
     """Return the plain type of each column, None aside."""
-    return _resolved(row_type)
-
-
-@cache
-def _resolved(row_type: type) -> dict[str, type]:
-    plain = {}
+    types = {}
     for name, hint in get_type_hints(row_type).items():
-        (plain[name],) = [each for each in get_args(hint) or (hint,) if each is not type(None)]
-    return plain
+        (types[name],) = [each for each in get_args(hint) or (hint,) if each is not type(None)]
+    return types

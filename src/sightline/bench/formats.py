@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sightline.bench.columns import TableRow, cell_text, columns_of, is_integer, shown_columns
+from sightline.bench.columns import TableRow, cell_text, columns_of, integer_columns, shown_columns
 from sightline.bench.number_format import UNKNOWN, number, percent
 from sightline.extras import require
 
@@ -63,7 +63,7 @@ def to_frame(rows: Sequence[TableRow], row_type: type[TableRow], *, timing: bool
     names = _names(row_type, timing)
     written = [WRITTEN.get(name, name) for name in names]
     frame = pandas.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=written)
-    integers = [WRITTEN.get(name, name) for name in names if is_integer(row_type, name)]
+    integers = [WRITTEN.get(name, name) for name in integer_columns(row_type) if name in names]
     return frame.astype(dict.fromkeys(integers, "Int64"))
 
 

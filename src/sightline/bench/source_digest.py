@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import sightline
 from sightline.bench.unit import Package, SourceDigests, key_of
+from sightline.errors import InputError
 
 __all__ = ["digest_sources"]
 
@@ -56,6 +57,9 @@ def digest_sources(recipes: Sequence[str], metrics: Sequence[str]) -> SourceDige
     Args:
         recipes: of methods, such as ``plus(libra(ixg))``; all of their parts count.
         metrics: recipes of metrics.
+
+    Raises:
+        InputError: files of a plug-in that was loaded cannot be read any more.
     """
     from sightline.recipe import parse, parse_metric, parts  # loads torch
 
@@ -94,7 +98,10 @@ def _sources_of(cls: type) -> Sources:
     if name.partition(".")[0] == OURS:
         return {_our_distribution(): _our_files({name})}
     package = _package_of(name)
-    texts = {name: SESSION} if package is None else _texts_of(package)
+    try:
+        texts = {name: SESSION} if package is None else _texts_of(package)
+    except OSError as error:
+        raise InputError(f"the source of {name} cannot be read ({error}); install its package again") from None
     imported = {module for text in texts.values() for module in _imports(text)}
     return {
         _distribution_of(package) if package else Distribution(name, ""): {

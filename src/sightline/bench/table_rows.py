@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.bench.columns import NAN, RecipeResult, TableRow, build_row
+from sightline.bench.columns import NAN, RecipeResult, TableRow, build_rows
 from sightline.bench.stats.paired import PairedScores
 from sightline.bench.stats.reduce import Numbers
 from sightline.bench.stats.resampling import (
@@ -85,15 +85,15 @@ def compare(
             statistics |= _ranks(scores, sign, resamples.statistic, pairs)
         comparisons = list(_comparisons(scores, pairs))
     results = [RecipeResult(scores, index, statistics) for index in range(len(scores.recipes))]
-    return [build_row(row_type, result) for result in results], comparisons
+    return build_rows(row_type, results), comparisons
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pairs:
     """Every two recipes, the better one first, one entry per pair."""
 
-    one: Indices
-    other: Indices
+    first: Indices
+    second: Indices
     difference: Estimate
     p: Numbers
     p_holm: Numbers
@@ -103,7 +103,7 @@ class _Pairs:
     def square(self, values: NDArray[Any], count: int) -> NDArray[Any]:
         """Return values of pairs as a matrix whose upper triangle is filled, (recipe, recipe)."""
         filled = np.zeros((count, count), dtype=values.dtype)
-        filled[self.one, self.other] = values
+        filled[self.first, self.second] = values
         return filled
 
 
@@ -119,16 +119,16 @@ def _best_first(scores: PairedScores, sign: int) -> PairedScores:
 
 
 def _compare_pairs(scores: PairedScores, sign: int, resamples: Resamples, settings: Settings) -> _Pairs:
-    one, other = pairs_of(len(scores.recipes))
-    difference = resamples.differences(one, other).estimate(settings.confidence)
-    p = paired_permutation_test(scores.reduction, scores.data, scores.values, one, other, settings)
+    first, second = pairs_of(len(scores.recipes))
+    difference = resamples.differences(first, second).estimate(settings.confidence)
+    p = paired_permutation_test(scores.reduction, scores.data, scores.values, first, second, settings)
     p_holm = holm(p)
     different = (p_holm <= 1 - settings.confidence) & (sign * difference.statistic > 0)
     better = sign * scores.values
     wins = np.array(
-        [np.sign(better[:, a] - better[:, b]).mean() / 2 + 0.5 for a, b in zip(one, other, strict=True)], dtype=float
+        [np.sign(better[:, a] - better[:, b]).mean() / 2 + 0.5 for a, b in zip(first, second, strict=True)], dtype=float
     )
-    return _Pairs(one, other, difference, p, p_holm, wins, different)
+    return _Pairs(first, second, difference, p, p_holm, wins, different)
 
 
 def _intervals(estimate: Estimate) -> Statistics:
@@ -166,12 +166,12 @@ def _margins(scores: PairedScores, sign: int, resamples: Resamples, pairs: _Pair
 
 def _comparisons(scores: PairedScores, pairs: _Pairs) -> Iterator[Comparison]:
     difference = pairs.difference
-    for index, (one, other) in enumerate(zip(pairs.one, pairs.other, strict=True)):
+    for index, (first, second) in enumerate(zip(pairs.first, pairs.second, strict=True)):
         yield Comparison(
             scores.model,
             scores.metric,
-            a=scores.recipes[one],
-            b=scores.recipes[other],
+            a=scores.recipes[first],
+            b=scores.recipes[second],
             difference=_known(difference.statistic[index]),
             low=_known(difference.low[index]),
             high=_known(difference.high[index]),

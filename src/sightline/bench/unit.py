@@ -206,7 +206,7 @@ class SourceDigests:
         """Return the digests of a recipe and of metrics, in this order; empty where they were not recorded."""
         if recipe not in self.recipes:
             return ()
-        return (self.recipes[recipe], *(self.metrics[metric] for metric in metrics))
+        return (self.recipes[recipe], *(self.metrics.get(metric, "") for metric in metrics))
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""

@@ -72,24 +72,24 @@ class RankedRecipes:
 
 def agreements(ranked: Sequence[RankedRecipes]) -> Iterator[Agreement]:
     """Yield the agreement of every two metrics of the same model."""
-    for one, other in combinations(ranked, 2):
-        if one.model == other.model:
-            yield _agreement(one, other)
+    for first, second in combinations(ranked, 2):
+        if first.model == second.model:
+            yield _agreement(first, second)
 
 
-def _agreement(one: RankedRecipes, other: RankedRecipes) -> Agreement:
-    both = (one, other)
-    recipes = [_common(one.recipes, other.recipes), _common(other.recipes, one.recipes)]
-    images = [_common(one.images, other.images), _common(other.images, one.images)]
+def _agreement(first: RankedRecipes, second: RankedRecipes) -> Agreement:
+    both = (first, second)
+    recipes = [_common(first.recipes, second.recipes), _common(second.recipes, first.recipes)]
+    images = [_common(first.images, second.images), _common(second.images, first.images)]
     statistics = [ranked.statistics[kept] for ranked, kept in zip(both, recipes, strict=True)]
     values = [ranked.values[np.ix_(*kept)] for ranked, *kept in zip(both, images, recipes, strict=True)]
     tau = float(tau_b(statistics[0][None], statistics[1][None])[0])
     by_image = tau_b(values[0], values[1])
     defined = by_image[~np.isnan(by_image)]
     return Agreement(
-        one.model,
-        one.metric,
-        other.metric,
+        first.model,
+        first.metric,
+        second.metric,
         tau=math.nan if math.isnan(tau) else tau,
         rho=_spearman(statistics[0], statistics[1]),
         recipes=len(recipes[0]),
@@ -98,9 +98,9 @@ def _agreement(one: RankedRecipes, other: RankedRecipes) -> Agreement:
     )
 
 
-def tau_b(one: Numbers, other: Numbers) -> Numbers:
+def tau_b(first: Numbers, second: Numbers) -> Numbers:
     """Return Kendall's tau-b of each row, (row, recipe) twice -> (row,); NaN where all values of a row are equal."""
-    s, t = _signs(one), _signs(other)
+    s, t = _signs(first), _signs(second)
     above = (s * t).sum(axis=1)
     below = np.sqrt(np.square(s).sum(axis=1) * np.square(t).sum(axis=1))
     return np.where(below > 0, above / np.where(below > 0, below, 1), np.nan)
@@ -108,15 +108,15 @@ def tau_b(one: Numbers, other: Numbers) -> Numbers:
 
 def _signs(values: Numbers) -> Numbers:
     """Return which of every two recipes is ahead; a difference that is only rounding is none."""
-    one, other = pairs_of(values.shape[1])
-    apart = values[:, one] - values[:, other]
-    return np.sign(np.where(np.abs(apart) <= 1e-12 * (np.abs(values[:, one]) + np.abs(values[:, other])), 0.0, apart))
+    first, second = pairs_of(values.shape[1])
+    apart, sizes = values[:, first] - values[:, second], np.abs(values[:, first]) + np.abs(values[:, second])
+    return np.sign(np.where(np.abs(apart) <= 1e-12 * sizes, 0.0, apart))
 
 
-def _spearman(one: Numbers, other: Numbers) -> float:
-    if len(one) < 2:
+def _spearman(first: Numbers, second: Numbers) -> float:
+    if len(first) < 2:
         return math.nan
-    rho = float(spearman(torch.from_numpy(one)[None], torch.from_numpy(other)[None]))
+    rho = float(spearman(torch.from_numpy(first)[None], torch.from_numpy(second)[None]))
     return math.nan if math.isnan(rho) else rho
 
 

@@ -72,16 +72,16 @@ class RatioOfSums:
         """Reduce again without each image in turn."""
         return self.ratio(data.sum(axis=0) - data, float(len(data) - 1))
 
-    def permuted(self, data: Numbers, signs: Numbers, one: NDArray[Any], other: NDArray[Any]) -> Numbers:
+    def permuted(self, data: Numbers, signs: Numbers, first: NDArray[Any], second: NDArray[Any]) -> Numbers:
         """Return the differences of pairs of recipes after they were exchanged on some images, (draw, pair).
 
         Signs are 1 where an image stays and -1 where the two recipes exchange it, (draw, image).
         """
         moved = _summed(signs, data)
         if not self.needs_curves:  # the difference of two means: no need to form both
-            return np.asarray((moved[:, one, 0] - moved[:, other, 0]) / len(data))
+            return np.asarray((moved[:, first, 0] - moved[:, second, 0]) / len(data))
         total = data.sum(axis=0)
-        middle, half = (total[one] + total[other]) / 2, (moved[:, one] - moved[:, other]) / 2
+        middle, half = (total[first] + total[second]) / 2, (moved[:, first] - moved[:, second]) / 2
         return self.ratio(middle + half, float(len(data))) - self.ratio(middle - half, float(len(data)))
 
 

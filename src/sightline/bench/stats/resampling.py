@@ -99,10 +99,10 @@ class Resamples:
     jackknife: Numbers
     smooth: bool = True
 
-    def differences(self, one: Indices, other: Indices) -> Resamples:
+    def differences(self, first: Indices, second: Indices) -> Resamples:
         """Return the differences of recipes; both sides of a pair are drawn together."""
         statistic, bootstrap, jackknife = (
-            part[..., one] - part[..., other] for part in (self.statistic, self.bootstrap, self.jackknife)
+            part[..., first] - part[..., second] for part in (self.statistic, self.bootstrap, self.jackknife)
         )
         return Resamples(statistic, bootstrap, jackknife, self.smooth)
 
@@ -181,7 +181,7 @@ def _quantile(rising: Numbers, shares: Numbers) -> Numbers:
 
 
 def paired_permutation_test(
-    reduction: Reduction, data: Numbers, values: Numbers, one: Indices, other: Indices, settings: Settings
+    reduction: Reduction, data: Numbers, values: Numbers, first: Indices, second: Indices, settings: Settings
 ) -> Numbers:
     """Return the two-sided p-value of each pair of recipes under the hypothesis that they may be exchanged.
 
@@ -192,32 +192,34 @@ def paired_permutation_test(
         reduction: from images to statistics.
         data: what it reduces, (image, recipe, part).
         values: of images, (image, recipe).
-        one: first recipe of each pair.
-        other: second recipe of each pair.
+        first: recipe of each pair.
+        second: recipe of each pair.
         settings: confidence and seed.
     """
-    if not len(data) or not len(one):
-        return np.ones(len(one))
-    draws = max(PERMUTATIONS, ceil(2 * len(one) / (1 - settings.confidence)))
+    if not len(data) or not len(first):
+        return np.ones(len(first))
+    draws = max(PERMUTATIONS, ceil(2 * len(first) / (1 - settings.confidence)))
     if isinstance(reduction, RatioOfSums):
-        return _p_values(reduction, data, one, other, draws, settings.seed)
+        return _p_values(reduction, data, first, second, draws, settings.seed)
     statistics, means = reduction.statistic(data), values.mean(axis=0)
-    agree = np.sign(statistics[one] - statistics[other]) == np.sign(means[one] - means[other])
-    return np.where(agree, _p_values(MEAN, values[..., None], one, other, draws, settings.seed), 1.0)
+    agree = np.sign(statistics[first] - statistics[second]) == np.sign(means[first] - means[second])
+    return np.where(agree, _p_values(MEAN, values[..., None], first, second, draws, settings.seed), 1.0)
 
 
-def _p_values(reduction: RatioOfSums, data: Numbers, one: Indices, other: Indices, wanted: int, seed: int) -> Numbers:
+def _p_values(
+    reduction: RatioOfSums, data: Numbers, first: Indices, second: Indices, wanted: int, seed: int
+) -> Numbers:
     """Return the share of permutations whose difference lies as far from 0 as that of the images as they are."""
     images = len(data)
-    observed = reduction.permuted(data, np.ones((1, images)), one, other)[0]
+    observed = reduction.permuted(data, np.ones((1, images)), first, second)[0]
     # A difference equal but for rounding counts as equal; the scale is that of the numbers which were added up.
     scale = np.abs(reduction.statistic(np.abs(data)))
-    far = np.abs(observed) - 1e-12 * (scale[one] + scale[other])
+    far = np.abs(observed) - 1e-12 * (scale[first] + scale[second])
     exact = images <= EXACT or 2 ** (images - 1) <= wanted
-    hits, draws = np.zeros(len(one)), 0
-    width = max(images, len(one) * data.shape[2])
+    hits, draws = np.zeros(len(first)), 0
+    width = max(images, len(first) * data.shape[2])
     for signs in _every_sign(images, width) if exact else _random_signs(images, wanted, width, seed):
-        hits += (np.abs(reduction.permuted(data, signs, one, other)) >= far).sum(axis=0)
+        hits += (np.abs(reduction.permuted(data, signs, first, second)) >= far).sum(axis=0)
         draws += len(signs)
     return hits / draws if exact else (hits + 1) / (draws + 1)
 
@@ -258,8 +260,8 @@ def holm(p_values: Numbers) -> Numbers:
 
 def pairs_of(count: int) -> tuple[Indices, Indices]:
     """Return the two sides of every pair of so many recipes."""
-    one, other = np.triu_indices(count, k=1)
-    return one, other
+    first, second = np.triu_indices(count, k=1)
+    return first, second
 
 
 def win_rates(better: Numbers) -> Numbers:
