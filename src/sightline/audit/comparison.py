@@ -90,7 +90,7 @@ class Comparison:
 
     def to_pandas(self) -> Any:
         """Return a data frame with one row per image, model, target and recipe."""
-        pandas = require("pandas", extra="bench")
+        pandas = require("pandas")
         return pandas.DataFrame([row for index, image in enumerate(self.images) for row in _rows(index, image)])
 
     def json(self) -> dict[str, Any]:

@@ -90,7 +90,7 @@ class SanityCheck:
 
     def to_pandas(self) -> Any:
         """Return a data frame with one row per method."""
-        pandas = require("pandas", extra="bench")
+        pandas = require("pandas")
         return pandas.DataFrame([method.json() for method in self.methods])
 
     def json(self) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def timing(rows: Sequence[TableRow]) -> list[dict[str, Any]]:
 
 def to_frame(rows: Sequence[TableRow], row_type: type[TableRow], *, timing: bool = False) -> pandas.DataFrame:
     """Return the rows as a pandas frame."""
-    pandas = require("pandas", extra="bench")
+    pandas = require("pandas")
     names = _names(row_type, timing)
     written = [WRITTEN.get(name, name) for name in names]
     frame = pandas.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=written)

@@ -64,7 +64,7 @@ class RayWorker:
             self._worker = Worker(self._config)
         except Exception as error:
             return pack(pack_error(error))
-        node = require("ray", extra="ray").get_runtime_context().get_node_id()
+        node = require("ray").get_runtime_context().get_node_id()
         return pack({"kind": "ready", "node": node, "version": __version__, "process": os.getpid()})
 
     def handle_task(self, message: bytes) -> bytes:
@@ -113,7 +113,7 @@ class RayEngine(TaskEngine, AbstractContextManager["RayEngine"]):
         self.max_workers = workers
         self.address = address or os.environ.get("RAY_ADDRESS") or "local"
         with _environment(ALONE if self.address == "local" else QUIET):
-            self.ray = require("ray", extra="ray")
+            self.ray = require("ray")
         self.workers: list[ActorHandle] = []
         self.done: Counter[str] = Counter()  # tasks done, by node
         self._was_initialised = False  # whether someone else has started Ray in this process

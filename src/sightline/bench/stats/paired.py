@@ -169,7 +169,7 @@ def _mean_curve(curves: Any) -> Any:
 
 
 def _paired(model: str, metric: str, rows: pandas.DataFrame) -> Iterator[PairedScores]:
-    pandas = require("pandas", extra="bench")
+    pandas = require("pandas")
     recipe_of, recipes = pandas.factorize(rows["recipe"].to_numpy(dtype=object), sort=True)
     image_of, images = pandas.factorize(rows["image"].to_numpy(dtype=object), sort=True)
     values = np.full((len(images), len(recipes)), np.nan)

@@ -95,7 +95,7 @@ class UnitResult:
 
 def schema() -> Any:
     """Return the columns as a pyarrow schema."""
-    arrow = require("pyarrow", extra="bench")
+    arrow = require("pyarrow")
     types = {"list": arrow.list_(arrow.float64())}
     return arrow.schema([(name, types.get(word) or getattr(arrow, word)()) for name, word in COLUMNS.items()])
 
@@ -142,7 +142,7 @@ def failed_rows(
 
 def complete_columns(table: Any) -> Any:
     """Return a pyarrow table with all columns in order; the source is empty where an earlier version wrote the rows."""
-    arrow = require("pyarrow", extra="bench")
+    arrow = require("pyarrow")
     for name in SOURCES:
         if name not in table.column_names:
             table = table.append_column(name, arrow.nulls(len(table), arrow.string()))
@@ -152,7 +152,7 @@ def complete_columns(table: Any) -> Any:
 
 def encode(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Write rows as Parquet, with a digest of what they say."""
-    arrow, parquet = require("pyarrow", extra="bench"), require("pyarrow.parquet", extra="bench")
+    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
     table = arrow.Table.from_pylist(list(rows), schema=schema())
     table = table.replace_schema_metadata({DIGEST: _digest(table)})
     buffer = io.BytesIO()
@@ -166,7 +166,7 @@ def decode(data: bytes) -> Any:
     Raises:
         ValueError: it does not say what was written; or one of pyarrow's errors, or OSError, where it is damaged.
     """
-    parquet = require("pyarrow.parquet", extra="bench")
+    parquet = require("pyarrow.parquet")
     table = parquet.read_table(io.BytesIO(data))
     if (table.schema.metadata or {}).get(DIGEST) != _digest(table):
         raise ValueError("the rows are not those that were written")

@@ -45,7 +45,7 @@ class Store:
     @cached_property
     def _location(self) -> tuple[Any, str]:
         """The file system, and the path of the store on it."""
-        core = require("fsspec.core", extra="bench")
+        core = require("fsspec.core")
         try:
             location: tuple[Any, str] = core.url_to_fs(self.url)
         except (ValueError, ImportError) as error:
@@ -60,7 +60,7 @@ class Store:
     @cached_property
     def folder(self) -> Path | None:
         """Its path on this machine; None for a bucket."""
-        local = require("fsspec.implementations.local", extra="bench").LocalFileSystem
+        local = require("fsspec.implementations.local").LocalFileSystem
         return Path(self._location[1]) if isinstance(self.files, local) else None
 
     def path(self, name: str) -> str:
@@ -173,7 +173,7 @@ class Store:
 
     def read(self, key: str) -> Any:
         """Read a unit's rows as a pyarrow table; None where they are damaged."""
-        arrow = require("pyarrow", extra="bench")
+        arrow = require("pyarrow")
         try:
             return decode(self.files.cat_file(self.unit_path(key)))
         except FileNotFoundError:
@@ -215,7 +215,7 @@ def read_rows(store: str | os.PathLike[str], run: str | None = None) -> Any:
 
 
 def _types() -> dict[Any, Any]:
-    arrow, pandas = require("pyarrow", extra="bench"), require("pandas", extra="bench")
+    arrow, pandas = require("pyarrow"), require("pandas")
     return {arrow.int64(): pandas.Int64Dtype()}
 
 
@@ -232,11 +232,11 @@ def _keys_of(store: Store, run: str | None) -> set[str]:
 
 def _read_units(store: Store, keys: list[str]) -> Any:
     """Read units into one pyarrow table: a folder at once by DuckDB; one by one in a bucket, or where that fails."""
-    arrow = require("pyarrow", extra="bench")
+    arrow = require("pyarrow")
     if not keys:
         return schema().empty_table()
     if store.folder is not None:
-        duckdb = require("duckdb", extra="bench")
+        duckdb = require("duckdb")
         with suppress(duckdb.Error, arrow.ArrowException), duckdb.connect(":memory:") as base:
             files = [store.unit_path(key) for key in keys]
             query = "select * from read_parquet($files, union_by_name = true)"
@@ -259,7 +259,8 @@ def _read_one_by_one(store: Store, keys: list[str]) -> Iterable[Any]:
 
 def read_maps(store: str | os.PathLike[str], unit: str) -> dict[str, Any]:
     """Return the maps that a unit kept, by image id: float16 on the map's own grid, divided by their largest size."""
-    safetensors = require("safetensors.numpy", extra="bench")
+    from safetensors import numpy as safetensors
+
     opened = Store(os.fspath(store))
     try:
         maps: dict[str, Any] = safetensors.load(opened.files.cat_file(opened.path(f"maps/{unit}.safetensors")))

@@ -21,7 +21,7 @@ class TorchvisionTransformer(VisionTransformer):
 
     def __init__(self, model: Any, **facts: Any) -> None:
         size = int(model.image_size)
-        presets = require("torchvision.transforms._presets", extra="timm")
+        presets = require("torchvision.transforms._presets")
         preprocess = presets.ImageClassification(
             crop_size=size, resize_size=IMAGENET_RESIZE if size == IMAGENET_SIZE else size
         )
