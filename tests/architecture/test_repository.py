@@ -8,19 +8,25 @@ from pathlib import Path
 
 import pytest
 
+from sightline.extras import EXTRAS, extra_of
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def extras_asked_for(text: str) -> set[str]:
-    """Return the extras named in ``require(module, extra=...)``."""
+def packages_required(text: str) -> set[str]:
+    """Return the packages named in ``require("package.module")``."""
     return {
-        keyword.value.value
+        node.args[0].value.partition(".")[0]
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") != "ConfigDict"  # which has an extra of its own
-        for keyword in node.keywords
-        if keyword.arg == "extra" and isinstance(keyword.value, ast.Constant)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "require"
+        if isinstance(node.args[0], ast.Constant)
     }
+
+
+def distributions(requirements: list[str]) -> set[str]:
+    """Return the names of requirements, without their versions."""
+    return {re.split(r"[<>=!~;\[ ]", requirement)[0] for requirement in requirements}
 
 
 @pytest.mark.parametrize("verb", ["setup", "demo", "check", "test", "test-all", "docs", "bench", "clean"])
@@ -35,14 +41,20 @@ def test_what_lands_was_checked_and_tested():
     assert script.read_text(encoding="utf-8").splitlines()[-1] == "make check test"
 
 
-def test_a_missing_extra_is_one_that_pip_knows():
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_the_table_of_extras_is_that_of_pip(extra):
+    assert set(EXTRAS[extra].values()) == distributions(PROJECT["optional-dependencies"][extra])
+
+
+def test_every_package_that_is_required_has_its_extra():
     sources = (path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
-    asked = set().union(*map(extras_asked_for, sources))
-    assert asked <= set(PROJECT["optional-dependencies"])
+    required = set().union(*map(packages_required, sources))
+    assert {"timm", "pyarrow", "skimage"} <= required
+    assert [package for package in sorted(required) if extra_of(package) is None] == []
 
 
-def test_the_search_for_extras_finds_one():
-    assert extras_asked_for("def f():\n    return require('timm.layers', extra='timm')") == {"timm"}
+def test_the_search_for_packages_finds_one():
+    assert packages_required("def f():\n    return require('timm.layers').PatchEmbed") == {"timm"}
 
 
 def test_no_copyleft_package_is_needed_to_run():

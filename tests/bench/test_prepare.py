@@ -28,7 +28,7 @@ def sample(height, width, *, mask=True):
 
 
 def transforms(*steps):
-    module = require("torchvision.transforms", extra="timm")
+    module = require("torchvision.transforms")
     half = (0.5, 0.5, 0.5)
     return module.Compose([*(getattr(module, name)(size) for name, size in steps), module.ToTensor(),
                            module.Normalize(half, half)])  # fmt: skip

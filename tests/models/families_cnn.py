@@ -63,7 +63,7 @@ def shaken(model: nn.Module) -> nn.Module:
 
 
 def _torchvision(name: str) -> Any:
-    return require(f"torchvision.models.{name}", extra="timm")
+    return require(f"torchvision.models.{name}")
 
 
 def torchvision_resnet() -> nn.Module:
@@ -105,11 +105,11 @@ def torchvision_swin(version: int = 1) -> nn.Module:
 
 
 def _timm(name: str) -> Any:
-    return require(f"timm.models.{name}", extra="timm")
+    return require(f"timm.models.{name}")
 
 
 def timm_named(name: str, **options: Any) -> Callable[[], nn.Module]:
-    return lambda: require("timm", extra="timm").create_model(name, num_classes=CLASSES, **options)
+    return lambda: require("timm").create_model(name, num_classes=CLASSES, **options)
 
 
 def timm_resnet() -> nn.Module:
@@ -292,7 +292,7 @@ class Wrapped(nn.Module):
 
 
 def huggingface_resnet() -> nn.Module:
-    transformers = require("transformers", extra="hf")
+    transformers = require("transformers")
     config = transformers.ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 12, 16], depths=[1, 1, 1], layer_type="basic", num_labels=CLASSES
     )

@@ -74,7 +74,7 @@ TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads
 
 def _timm(name: str, **options: Any) -> nn.Module:
     torch.manual_seed(0)
-    return shaken(require("timm", extra="timm").create_model(name, **TINY | options))
+    return shaken(require("timm").create_model(name, **TINY | options))
 
 
 def timm_family(
@@ -114,7 +114,7 @@ TIMM = {
 def _torchvision(**options: Any) -> nn.Module:
     torch.manual_seed(0)
     size = {"image_size": 32, "patch_size": 8, "num_layers": 3, "num_heads": 2, "hidden_dim": 32, "mlp_dim": 64}
-    module = require("torchvision.models.vision_transformer", extra="timm")
+    module = require("torchvision.models.vision_transformer")
     return shaken(module.VisionTransformer(**size, num_classes=CLASSES, **options))
 
 
@@ -133,14 +133,14 @@ TEXT = {
 
 
 def _transformers(config: str, model: str, **options: Any) -> nn.Module:
-    library = require("transformers", extra="hf")
+    library = require("transformers")
     torch.manual_seed(0)
     built = getattr(library, config)(**ENCODER | {"intermediate_size": 64, "num_labels": CLASSES} | options)
     return shaken(getattr(library, model)(built))
 
 
 def _transformers_clip(model: str) -> nn.Module:
-    library = require("transformers", extra="hf")
+    library = require("transformers")
     torch.manual_seed(0)
     vision = ENCODER | {"intermediate_size": 64, "projection_dim": EMBEDDING}
     if model.startswith("CLIPVision"):
@@ -193,7 +193,7 @@ WORDS = {"context_length": 16, "width": 24, "heads": 2, "layers": 2, "vocab_size
 
 def _open_clip(kind: str = "CLIP", text: dict[str, Any] | None = None, **vision: Any) -> nn.Module:
     torch.manual_seed(0)
-    library = require("open_clip", extra="clip")
+    library = require("open_clip")
     return shaken(getattr(library, kind)(EMBEDDING, VISION | vision, WORDS | (text or {})))
 
 

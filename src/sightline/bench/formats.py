@@ -72,7 +72,7 @@ def timing(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 def to_frame(lines: Sequence[Line], *, timing: bool = False) -> pandas.DataFrame:
     """Return the lines as a pandas frame."""
-    pandas = require("pandas", extra="bench")
+    pandas = require("pandas")
     names = _names(timing)
     frame = pandas.DataFrame([[getattr(line, name) for name in names] for line in lines], columns=names)
     return frame.astype(dict.fromkeys(WHOLE, "Int64"))

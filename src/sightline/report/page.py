@@ -96,7 +96,7 @@ def write_page(page: ExplainPage, path: Path | str) -> Path:
 
 def render_page(page: ExplainPage) -> str:
     """Return the page as HTML text."""
-    jinja2 = require("jinja2", extra="report")
+    jinja2 = require("jinja2")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -64,7 +64,7 @@ class Hand:
             self._worker = Worker(self._setting)
         except Exception as error:
             return pack(tell_error(error))
-        node = require("ray", extra="ray").get_runtime_context().get_node_id()
+        node = require("ray").get_runtime_context().get_node_id()
         return pack({"kind": "ready", "node": node, "version": __version__, "process": os.getpid()})
 
     def answer(self, message: bytes) -> bytes:
@@ -113,7 +113,7 @@ class RayEngine(Ordering, AbstractContextManager["RayEngine"]):
         self.workers = workers
         self.address = address or os.environ.get("RAY_ADDRESS") or "local"
         with _environment(ALONE if self.address == "local" else QUIET):
-            self.ray = require("ray", extra="ray")
+            self.ray = require("ray")
         self.seats: list[_Seat] = []
         self.done: Counter[str] = Counter()  # orders answered, by node
         self._guest = False  # whether someone else has started Ray in this process

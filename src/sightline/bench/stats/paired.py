@@ -164,7 +164,7 @@ def _mean_curve(curves: Any) -> Any:
 
 
 def _blocks(model: str, metric: str, rows: pandas.DataFrame) -> Iterator[Block]:
-    pandas = require("pandas", extra="bench")
+    pandas = require("pandas")
     recipe_of, recipes = pandas.factorize(rows["recipe"].to_numpy(dtype=object), sort=True)
     image_of, images = pandas.factorize(rows["image"].to_numpy(dtype=object), sort=True)
     values = np.full((len(images), len(recipes)), np.nan)

@@ -80,7 +80,7 @@ class Result:
 
 def schema() -> Any:
     """Return the columns as a pyarrow schema."""
-    arrow = require("pyarrow", extra="bench")
+    arrow = require("pyarrow")
     types = {"list": arrow.list_(arrow.float64())}
     return arrow.schema([(name, types.get(kind) or getattr(arrow, kind)()) for name, kind in COLUMNS.items()])
 
@@ -124,7 +124,7 @@ def failed_rows(
 
 def encode(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Write rows as Parquet, with a digest of what they say."""
-    arrow, parquet = require("pyarrow", extra="bench"), require("pyarrow.parquet", extra="bench")
+    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
     table = arrow.Table.from_pylist(list(rows), schema=schema())
     table = table.replace_schema_metadata({DIGEST: _digest(table)})
     buffer = io.BytesIO()
@@ -138,7 +138,7 @@ def decode(data: bytes) -> Any:
     Raises:
         ValueError: it does not say what was written; or one of pyarrow's errors, or OSError, where it is damaged.
     """
-    parquet = require("pyarrow.parquet", extra="bench")
+    parquet = require("pyarrow.parquet")
     table = parquet.read_table(io.BytesIO(data))
     if (table.schema.metadata or {}).get(DIGEST) != _digest(table):
         raise ValueError("the rows are not those that were written")

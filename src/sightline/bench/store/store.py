@@ -44,7 +44,7 @@ class Store:
 
     @cached_property
     def _place(self) -> tuple[Any, str]:
-        core = require("fsspec.core", extra="bench")
+        core = require("fsspec.core")
         try:
             found: tuple[Any, str] = core.url_to_fs(self.url)
         except (ValueError, ImportError) as error:
@@ -59,7 +59,7 @@ class Store:
     @cached_property
     def folder(self) -> Path | None:
         """Where it lies on this machine; None for a bucket."""
-        local = require("fsspec.implementations.local", extra="bench").LocalFileSystem
+        local = require("fsspec.implementations.local").LocalFileSystem
         return Path(self._place[1]) if isinstance(self.files, local) else None
 
     def path(self, name: str) -> str:
@@ -172,7 +172,7 @@ class Store:
 
     def read(self, key: str) -> Any:
         """Read a unit's rows as a pyarrow table; None where they are damaged."""
-        arrow = require("pyarrow", extra="bench")
+        arrow = require("pyarrow")
         try:
             return decode(self.files.cat_file(self.unit_path(key)))
         except FileNotFoundError:
@@ -213,7 +213,7 @@ def read_rows(store: str | os.PathLike[str], run: str | None = None) -> Any:
 
 
 def _types() -> dict[Any, Any]:
-    arrow, pandas = require("pyarrow", extra="bench"), require("pandas", extra="bench")
+    arrow, pandas = require("pyarrow"), require("pandas")
     return {arrow.int64(): pandas.Int64Dtype()}
 
 
@@ -230,11 +230,11 @@ def _wanted(store: Store, run: str | None) -> set[str]:
 
 def _gather(store: Store, keys: list[str]) -> Any:
     """Read units into one pyarrow table: a folder at once by DuckDB; one by one in a bucket, or where that fails."""
-    arrow = require("pyarrow", extra="bench")
+    arrow = require("pyarrow")
     if not keys:
         return schema().empty_table()
     if store.folder is not None:
-        duckdb = require("duckdb", extra="bench")
+        duckdb = require("duckdb")
         with suppress(duckdb.Error, arrow.ArrowException), duckdb.connect(":memory:") as base:
             files = [store.unit_path(key) for key in keys]
             return (
@@ -258,7 +258,8 @@ def _one_by_one(store: Store, keys: list[str]) -> Iterable[Any]:
 
 def read_maps(store: str | os.PathLike[str], unit: str) -> dict[str, Any]:
     """Return the maps that a unit kept, by image id: float16 on the map's own grid, divided by their largest size."""
-    safetensors = require("safetensors.numpy", extra="bench")
+    from safetensors import numpy as safetensors
+
     where = Store(os.fspath(store))
     try:
         found: dict[str, Any] = safetensors.load(where.files.cat_file(where.path(f"maps/{unit}.safetensors")))

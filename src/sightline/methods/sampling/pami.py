@@ -161,7 +161,7 @@ class Watershed:
         self.markers = markers
 
     def __call__(self, raw: Tensor) -> Tensor:
-        skimage: Any = require("skimage", extra="photo")
+        skimage: Any = require("skimage")
         grey = skimage.color.rgb2gray(raw.double().clamp(0, 1).movedim(0, -1).cpu().numpy())
         labels = skimage.segmentation.watershed(skimage.filters.sobel(grey), markers=self.markers, compactness=1e-4)
         return torch.from_numpy(labels).long()

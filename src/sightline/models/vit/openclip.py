@@ -137,7 +137,7 @@ def _own_tokenizer(adapter: OpenClipTransformer | OpenClipTimm) -> Any:
             f"{adapter.name} reads a vocabulary of {words} words, not the {_BPE_SIZE} of open_clip's own tokenizer; "
             "call adapt(model, tokenizer=open_clip.get_tokenizer(name))"
         )
-    return require("open_clip", extra="clip").SimpleTokenizer(context_length=text.context_length)
+    return require("open_clip").SimpleTokenizer(context_length=text.context_length)
 
 
 def _facts(tower: Any) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _facts(tower: Any) -> dict[str, Any]:
     config = getattr(tower, "preprocess_cfg", None)
     if not config:
         return dict(_CLIP)
-    transform = require("open_clip.transform", extra="clip")
+    transform = require("open_clip.transform")
     known = {field.name for field in fields(transform.PreprocessCfg)}
     prepared = transform.PreprocessCfg(**{name: value for name, value in config.items() if name in known})
     preprocess = transform.image_transform_v2(prepared, is_train=False)

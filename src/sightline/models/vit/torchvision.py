@@ -21,7 +21,7 @@ class TorchvisionTransformer(VisionTransformer):
 
     def __init__(self, model: Any, **facts: Any) -> None:
         size = int(model.image_size)
-        presets = require("torchvision.transforms._presets", extra="timm")
+        presets = require("torchvision.transforms._presets")
         preprocess = presets.ImageClassification(crop_size=size, resize_size=256 if size == 224 else size)
         told = {"input_size": (size, size), "preprocess": preprocess}
         super().__init__(model, **torchvision_facts(model) | told | facts)

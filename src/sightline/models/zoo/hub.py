@@ -88,13 +88,13 @@ def built(model_id: str, build: Callable[[], T]) -> T:
 
 def huggingface() -> str:
     """Return the address of the Hugging Face hub, or of the mirror that is set in its place."""
-    return str(require("huggingface_hub.constants", extra="timm").ENDPOINT)
+    return str(require("huggingface_hub.constants").ENDPOINT)
 
 
 @contextmanager
 def _offline() -> Iterator[None]:
     """Let the Hugging Face client look into its cache only, and have the libraries keep their complaints."""
-    constants: Any = require("huggingface_hub.constants", extra="timm")
+    constants: Any = require("huggingface_hub.constants")
     told, logged = constants.HF_HUB_OFFLINE, logging.root.manager.disable
     try:
         constants.HF_HUB_OFFLINE = True

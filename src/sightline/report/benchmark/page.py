@@ -93,7 +93,7 @@ def write_benchmark(page: BenchmarkPage, folder: Path | str) -> list[Path]:
 
 def render_benchmark(page: BenchmarkPage) -> str:
     """Return the page as HTML text."""
-    jinja2 = require("jinja2", extra="report")
+    jinja2 = require("jinja2")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -133,7 +133,7 @@ def _template(name: str) -> str:
 
 def _breakable(text: str) -> Any:
     """Let a long name break after an underscore, a bracket or a comma."""
-    markup = require("markupsafe", extra="report").Markup
+    markup = require("markupsafe").Markup
     return markup(re.sub(r"([_(,])(?=\S)", r"\1<wbr>", str(markup.escape(text))))
 
 
