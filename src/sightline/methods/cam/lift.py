@@ -13,7 +13,7 @@ from sightline.methods.cam.fusion import Fusion, Layers, check_layers, several_l
 from sightline.methods.gradient.deep_lift import check_sum
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
-from sightline.models.backward.deeplift import Multiplied, Noted
+from sightline.models.backward.deeplift import DeepLiftBackward, RecordCalls
 from sightline.models.batch import in_batches
 from sightline.models.cnn.adapter import Convolutional
 from sightline.registry import METHODS
@@ -82,14 +82,14 @@ class LiftCam(MultiTarget):
 
 def _contributions(model: Convolutional, site: str, activation: Tensor, targets: Sequence[Target]) -> list[Tensor]:
     """Return what each value of an activation, (batch, channel, height, width), contributes to each target."""
-    noted = Noted()
+    recorded = RecordCalls()
     with torch.inference_mode(False), torch.enable_grad():
         empty = torch.zeros_like(activation).requires_grad_()
-        with noted:
+        with recorded:
             logits = model.tail(empty, site)
             low = [target(logits).detach() for target in targets]
         full = activation.detach().clone().requires_grad_()
-        with Multiplied(noted.notes):
+        with DeepLiftBackward(recorded.calls):
             logits = model.tail(full, site)
             scores = [target(logits) for target in targets]
     found = [gradients[site] * activation for gradients in model.gradients_each(scores, {site: full})]

@@ -14,7 +14,7 @@ from sightline.errors import UnsupportedModel
 from sightline.methods.gradient.gradient import At, on_grid, place
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
-from sightline.models.backward.deeplift import Multiplied, Noted
+from sightline.models.backward.deeplift import DeepLiftBackward, RecordCalls
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.fill import make_fill
 from sightline.registry import METHODS
@@ -75,11 +75,11 @@ def contributions(
     model: Adapter, images: Tensor, reference: Tensor, targets: Sequence[Target], at: str = "pixels"
 ) -> list[dict[str, Tensor]]:
     """Return what every value at the image, or at each block's input, contributes to each target."""
-    noted = Noted()
-    low, beginning = _run(model, reference, targets, at, noted)
+    recorded = RecordCalls()
+    low, beginning = _run(model, reference, targets, at, recorded)
     beginning = {name: value.detach() for name, value in beginning.items()}
     low = [score.detach() for score in low]  # the graph of this pass is done with
-    scores, seen = _run(model, images, targets, at, Multiplied(noted.notes))
+    scores, seen = _run(model, images, targets, at, DeepLiftBackward(recorded.calls))
     found = [
         {name: multiplier * (seen[name].detach() - beginning[name]) for name, multiplier in multipliers.items()}
         for multipliers in model.gradients_each(scores, seen)
