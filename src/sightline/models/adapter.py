@@ -21,7 +21,7 @@ from sightline.errors import InputError, NumericalError, SiteError, TargetError,
 from sightline.models.batch import in_batches
 from sightline.models.capture import Change, Site, capture
 from sightline.models.edit import edit
-from sightline.models.facts import library_output
+from sightline.models.facts import IMAGENET_SIZE, library_output
 from sightline.models.inputs import check_batch, check_range
 from sightline.models.output import WITHOUT_PROBABILITIES, Ending, check_output, find_link, read_ending
 from sightline.models.passes import spend
@@ -42,6 +42,7 @@ class Adapter(ABC):
         mean: of the normalisation, per channel.
         std: of the normalisation, per channel.
         input_size: height and width the model needs, None when any will do.
+        default_size: the size it was made for, by which costs are counted; others may do as well.
         batch: how many images go through the model at once.
         output: what its numbers are: softmax, sigmoid, value, embedding, dense or boxes.
     """
@@ -75,6 +76,7 @@ class Adapter(ABC):
         self.mean = tuple(mean)
         self.std = tuple(std)
         self.input_size = input_size
+        self.default_size = input_size or (IMAGENET_SIZE, IMAGENET_SIZE)
         self.batch = batch
         self._output, self._link = check_output(output, link), link
         self._size = input_size  # of the images last seen
@@ -96,6 +98,7 @@ class Adapter(ABC):
         for derived in ("num_classes", "output", "ending"):  # read again from the new facts
             changed.__dict__.pop(derived, None)
         Adapter.__init__(changed, self.model, **self.facts | facts)
+        changed.default_size = changed.input_size or self.default_size
         changed._size = changed.input_size or self._size
         return changed
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sightline.errors import InputError, TargetError, UnsupportedModel
 from sightline.models.facts import IMAGE_SIZES
 from sightline.models.passes import spend
-from sightline.models.shadow import shadow
+from sightline.models.survey import meta_copy
 from sightline.registry import unknown
 from sightline.types import Link, Output
 
@@ -90,7 +90,7 @@ def read_ending(model: Adapter, size: tuple[int, int] | None) -> Ending:
     try:
         weightless = copy(model)
         with torch.inference_mode(False):
-            weightless.model = shadow(model.model)
+            weightless.model = meta_copy(model.model)
     except Exception:  # a model may copy badly: then it runs itself
         return _read_by_running(model, sizes[0])
     for tried in sizes:

@@ -223,8 +223,7 @@ class MetricDriven:
 
     def cost(self, model: Adapter) -> Passes:
         """Return the most it can cost: how far insertion goes, and how much blur it takes, the image decides."""
-        size: Size = model.input_size or getattr(model, "usual_size", None) or (224, 224)
-        cells = self.cells_of(model, size)
+        cells = self.cells_of(model, model.default_size)
         count = cells[0] * cells[1]
         seed = Passes() if self.seed is None else self.seed.cost(model)
         return seed + Passes(2 + len(BLURS) + 2 * (self.steps - 1) + most_passes(count, self.rule(count)))

@@ -157,8 +157,8 @@ class AblationCam(MultiTarget):
             return Passes(1 + channels)
         share = model.share(site)
         batches = [min(model.batch, channels - first) for first in range(0, channels, model.batch)]
-        whole = 1.0 if site in model.sites else 1.0 + model.leads(site, 1) * share
-        return Passes(whole + sum(model.leads(site, size) * share + size * (1 - share) for size in batches))
+        whole = 1.0 if site in model.sites else 1.0 + model.blank_images(site, 1) * share
+        return Passes(whole + sum(model.blank_images(site, size) * share + size * (1 - share) for size in batches))
 
 
 def _each_channel(model: Adapter, count: int, work: Callable[[Tensor], Tensor]) -> Tensor:
@@ -263,7 +263,7 @@ class ScoreCam(MultiTarget):
         site = model.layer(self.layer)
         whole = 1.0
         if isinstance(model, Convolutional) and site not in model.sites:
-            whole += model.leads(site, 1) * model.share(site)
+            whole += model.blank_images(site, 1) * model.share(site)
         return Passes(whole + channels_at(model, site))
 
 

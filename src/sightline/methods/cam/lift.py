@@ -77,7 +77,7 @@ class LiftCam(MultiTarget):
             return several_layers_cost(self, model, count, self.layer)
         site = model.layer(self.layer)
         share = model.share(site)
-        return Passes(share + model.leads(site, 2) * share + 2 * (1 - share), count * (1 - share))
+        return Passes(share + model.blank_images(site, 2) * share + 2 * (1 - share), count * (1 - share))
 
 
 def _contributions(model: Convolutional, site: str, activation: Tensor, targets: Sequence[Target]) -> list[Tensor]:

@@ -85,8 +85,7 @@ def mixed_logits(model: Adapter, inside: Tensor, outside: Tensor, masks: Tensor)
 
 
 def _count(model: Adapter) -> int:
-    usual = getattr(model, "usual_size", (224, 224))
-    return cells_of(model, model.input_size or usual).cells
+    return cells_of(model, model.default_size).cells
 
 
 @METHODS.register(

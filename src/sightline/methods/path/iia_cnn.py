@@ -73,7 +73,7 @@ class MapIntegral:
 
     def _width(self, stop: Stop) -> int:
         """Return how many points run at once: where blank images lead a batch in, those of one path, to count them."""
-        lead = stop.site != IMAGE and convolutional(self.model).leads(stop.site, 1)
+        lead = stop.site != IMAGE and convolutional(self.model).blank_images(stop.site, 1)
         return stop.count if lead else self.model.batch
 
 
@@ -91,7 +91,7 @@ def stretch(model: Adapter, first: str, last: str | None, count: int) -> float:
     """Return the forward passes of `count` activations from one layer to another; None is the output."""
     before = 0.0 if first == IMAGE else convolutional(model).share(first)
     after = 1.0 if last is None else convolutional(model).share(last)
-    leads = 0 if first == IMAGE else convolutional(model).leads(first, count)
+    leads = 0 if first == IMAGE else convolutional(model).blank_images(first, count)
     return leads * before + count * (after - before)
 
 

@@ -172,5 +172,4 @@ def check_absent(name: str | float, *, segments: bool = True) -> None:
 
 def usual_size(model: Adapter) -> Size:
     """Return the image size by which costs are declared."""
-    size: Size = model.input_size or getattr(model, "usual_size", None) or (224, 224)
-    return size
+    return model.default_size
