@@ -99,7 +99,7 @@ def _head_alone(model: VisionTransformer, entering: Tensor, head: str) -> tuple[
 
 def _weights(model: VisionTransformer, block: Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the weights of a block's linear layers, or say that it has others."""
-    joint, feed = block.queries_keys_values, block.feed
+    joint, feed = block.queries_keys_values, block.mlp_layers
     if joint is not None and block.projection is not None and feed is not None:
         projection, first, second = (m.get_parameter("weight") for m in (block.projection, feed[0], feed[2]))
         if first.shape[0] == second.shape[1]:  # a gated MLP makes more than it hands on
@@ -111,7 +111,7 @@ def _weights(model: VisionTransformer, block: Block) -> tuple[Tensor, Tensor, Te
 
 
 def _feed(model: VisionTransformer, index: int) -> nn.Module:
-    feed = model.blocks[index].feed
+    feed = model.blocks[index].mlp_layers
     assert feed is not None  # _weights has looked
     return feed[2]
 

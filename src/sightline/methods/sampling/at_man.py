@@ -77,7 +77,7 @@ class AttentionManipulation(MultiTarget):
         found = in_batches(lambda rows: _tokens_and_logits(model, images[rows]), len(images), model.batch)
         tokens, clean = torch.cat([x for x, _ in found]), torch.cat([x for _, x in found])
         factors = suppression(tokens, model.prefix, self.factor, self.kappa)
-        spared = model.heads_of_pool if self.variant == "patches" else ()
+        spared = model.pooled_tokens if self.variant == "patches" else ()
         left = suppressed_scores(model, tokens, factors, readers, spared)
         whole = torch.stack([read_scores(model, reader, clean) for reader in readers])
         grid = model.grid_of(images)
