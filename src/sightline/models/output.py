@@ -139,15 +139,15 @@ def final_activation(logits: Tensor) -> Activation | None:
     return None
 
 
-def find_link(model: Adapter, told: Link | None, size: int | None = None) -> Link:
-    """Return how a model's logits become probabilities, `told` or read; `size` is how many of them there are."""
+def find_link(model: Adapter, given: Link | None, size: int | None = None) -> Link:
+    """Return how a model's logits become probabilities, `given` or read; `size` is how many of them there are."""
     if model.output in WITHOUT_PROBABILITIES:
         raise TargetError(
             f"{model.name} returns {WITHOUT_PROBABILITIES[model.output]} (output {model.output!r}), which has no "
             "probabilities; explain or score the output itself, or say adapt(model, output='softmax') or 'sigmoid'"
         )
-    if told is not None:
-        return told
+    if given is not None:
+        return given
     if model.output == "softmax" and (size or model.output_size) == 1:
         raise TargetError(
             f"{model.name} returns one number per image, whose softmax is always 1; "

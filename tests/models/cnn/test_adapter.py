@@ -283,7 +283,7 @@ def test_measuring_is_seen_by_nobody_who_watches() -> None:
 
 
 def gradient_by_hand(model: nn.Module, at: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Keep a module's output before anything can write into it; a rectifier behind it gets a copy."""
+    """Keep a module's output before anything can write into it; a ReLU behind it gets a copy."""
     kept: list[Tensor] = []
 
     def keep(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
