@@ -289,9 +289,9 @@ def test_the_parts_of_every_family_are_found_and_add_up(name: str) -> None:
         assert parts.norm2.deviation.shape == (*parts.tokens.shape[:2], 1)
         if name in GATED:
             with pytest.raises(sightline.errors.UnsupportedModel, match="is no plain pre-norm block: its MLP"):
-                _ = parts.feed
+                _ = parts.mlp_layers
         else:
-            assert isinstance(parts.feed[0], nn.Linear)
+            assert isinstance(parts.mlp_layers[0], nn.Linear)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from tests.models.families_vit import EMBEDDING, FAMILIES, OPEN_CLIP, VISION, WORDS, images, shaken
+from tests.models.families_vit import EMBEDDING, FAMILIES, OPEN_CLIP, VISION, WORDS, images, randomised
 from tests.models.fingerprint import Boom, changes, exploding, fingerprint
 from tests.models.vit.test_transformers import Tokenizer
 from torch import Tensor
@@ -30,7 +30,7 @@ def with_words(kind: str = "CLIP", **options: Any) -> Any:
     torch.manual_seed(0)
     words = {name: value for name, value in WORDS.items() if name != "vocab_size"}
     model = getattr(require("open_clip"), kind)(EMBEDDING, VISION, words, **options)
-    return shaken(model)
+    return randomised(model)
 
 
 def tokenize(texts: Any) -> Tensor:
@@ -72,7 +72,7 @@ def test_a_captioning_model_is_explained_through_its_attention_pool() -> None:
         "output_tokens": True,
     }
     text = WORDS | {"embed_cls": True, "output_tokens": True}
-    model = shaken(coca(EMBEDDING, text | {"mlp_ratio": 2}, text, vision))
+    model = randomised(coca(EMBEDDING, text | {"mlp_ratio": 2}, text, vision))
     adapter = adapt(model)
     assert isinstance(adapter, VisionTransformer)
     with torch.no_grad():

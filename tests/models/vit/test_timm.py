@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.families_vit import CLASSES, TIMM, TINY, Family, images, shaken
+from tests.models.families_vit import CLASSES, TIMM, TINY, Family, images, randomised
 from tests.models.fingerprint import Boom, changes, exploding, fingerprint
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -120,7 +120,7 @@ def test_rotary_positions_follow_the_patches_that_are_kept(name: str, each: bool
 
 def test_a_rotary_model_for_any_size_says_why_its_blocks_cannot_be_run_apart() -> None:
     model = require("timm").create_model("eva02_tiny_patch14_224", **TINY, dynamic_img_size=True)
-    adapter, pixels = adapt(shaken(model)), torch.randn(1, 3, 32, 48)
+    adapter, pixels = adapt(randomised(model)), torch.randn(1, 3, 32, 48)
     assert isinstance(adapter, VisionTransformer)
     with torch.no_grad(), adapter.capture("block.*.probabilities") as seen:  # as a whole it can
         adapter(pixels)
@@ -134,7 +134,7 @@ def test_a_rotary_model_for_any_size_says_why_its_blocks_cannot_be_run_apart() -
 
 @pytest.mark.parametrize("size", [(32, 48), (16, 16), (64, 40)])
 def test_a_model_for_any_size_takes_every_multiple_of_its_patch(size: tuple[int, int]) -> None:
-    model = shaken(require("timm").create_model("vit_base_patch16_224", **TINY, dynamic_img_size=True))
+    model = randomised(require("timm").create_model("vit_base_patch16_224", **TINY, dynamic_img_size=True))
     adapter, pixels = adapt(model), torch.randn(2, 3, *size)
     assert isinstance(adapter, VisionTransformer)
     grid = adapter.grid_of(adapter.accept(pixels))
@@ -196,7 +196,7 @@ class Wrapper(nn.Module):
 def wrapped(name: str = "vit_base_patch16_224") -> Wrapper:
     torch.manual_seed(0)
     backbone = require("timm").create_model(name, **TINY | {"num_classes": 0})
-    model = shaken(Wrapper(backbone))
+    model = randomised(Wrapper(backbone))
     assert isinstance(model, Wrapper)
     return model
 

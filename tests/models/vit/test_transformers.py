@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from tests.models.families_vit import EMBEDDING, ENCODER, TRANSFORMERS, Family, images, shaken
+from tests.models.families_vit import EMBEDDING, ENCODER, TRANSFORMERS, Family, images, randomised
 from tests.models.fingerprint import Boom, changes, exploding, fingerprint
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -184,7 +184,7 @@ def test_dinov2_takes_oblong_images(name: str) -> None:
 def test_an_image_size_that_leaves_a_rest_beside_the_patches_is_the_models_own_affair() -> None:
     library = require("transformers")
     config = library.ViTConfig(**ENCODER | {"image_size": 30, "intermediate_size": 64, "num_labels": 7})
-    model = shaken(library.ViTForImageClassification(config))
+    model = randomised(library.ViTForImageClassification(config))
     adapter, pixels = known(model), torch.randn(1, 3, 30, 30)
     assert (adapter.grid.height, adapter.grid.width, adapter.grid.image) == (3, 3, (30, 30))
     with torch.no_grad():

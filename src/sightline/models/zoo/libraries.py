@@ -81,7 +81,7 @@ def hf_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
     else:
         model, processor = fetched(model_id, huggingface(), build, instead="hf/FOLDER")
     adapter = adapt(model.eval(), **transformers_facts(model, processor) | {"name": model_id})
-    return _reading(adapter, getattr(processor, "tokenizer", None))
+    return _with_tokenizer(adapter, getattr(processor, "tokenizer", None))
 
 
 def openclip_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
@@ -108,11 +108,11 @@ def openclip_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adap
     else:
         made = built(model_id, build)
     model, preprocess, tokenizer = made
-    return _reading(adapt(model.eval(), name=model_id, preprocess=preprocess), tokenizer)
+    return _with_tokenizer(adapt(model.eval(), name=model_id, preprocess=preprocess), tokenizer)
 
 
-def _reading(adapter: Adapter, tokenizer: Any) -> Adapter:
-    """Give an adapter that can read texts the tokenizer which came with its model."""
+def _with_tokenizer(adapter: Adapter, tokenizer: Any) -> Adapter:
+    """Give an adapter with a text encoder the tokenizer that came with its model."""
     if tokenizer is not None and hasattr(adapter, "tokenizer"):
         adapter.tokenizer = tokenizer
     return adapter
