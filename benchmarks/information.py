@@ -28,7 +28,7 @@ from sightline.metrics.case import Case
 from sightline.metrics.information.sic_aic import THRESHOLDS
 from sightline.metrics.judge import judge
 from sightline.models.adapter import Adapter
-from sightline.perturb.reveal import images_of, pictures_of, random_pixels
+from sightline.perturb.interpolate import from_uint8, random_pixels, to_uint8
 from sightline.types import Logit
 
 CLAIM = 5.0
@@ -57,7 +57,7 @@ def reference(model: Adapter, picture: Array, start: Array, values: Array, targe
 
     def answer(shown: Array) -> float:
         with torch.no_grad():
-            logits = model(images_of(model, [shown], torch.zeros(1)))[0]
+            logits = model(from_uint8(model, [shown], torch.zeros(1)))[0]
         return float(logits.argmax() == target) if accuracy else float(logits.softmax(0)[target])
 
     def size(shown: Array) -> int:
@@ -99,11 +99,11 @@ def main() -> None:
     if arguments.photograph:
         images = as_batch(model, arguments.photograph)
     else:
-        images = images_of(model, [scene(arguments.size)], torch.zeros(1))
+        images = from_uint8(model, [scene(arguments.size)], torch.zeros(1))
     target, side = int(model.predict(images)[0].argmax()), images.shape[-1]
     maps = torch.randn(1, 1, 14, 14, generator=torch.Generator().manual_seed(0))
     maps = torch.nn.functional.interpolate(maps, size=(side, side), mode="bicubic")[0]
-    picture, start = pictures_of(model, images)[0], random_pixels(images, 0, 0.01)[0].numpy()
+    picture, start = to_uint8(model, images)[0], random_pixels(images, 0, 0.01)[0].numpy()
     ours, theirs = [], []
     for _ in range(arguments.repeats):
         begun = time.perf_counter()

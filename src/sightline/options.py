@@ -14,7 +14,7 @@ from functools import cache, wraps
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from sightline.errors import RecipeError, RegistryError
+from sightline.errors import RecipeError
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -47,12 +47,15 @@ class HasOptions:
 def check_words_when_built(name: str, cls: Any) -> None:
     """Make a registered class check the words of its options before anything else, however it is built."""
     post_init: Callable[[Any], None] | None = getattr(cls, "__post_init__", None)
-    if post_init is None:
-        if _has_words(cls):
-            raise RegistryError(
-                f"{cls.__module__}.{cls.__name__} has options that are words out of a few and no __post_init__ to "
-                "check them; derive it from sightline.options.HasOptions"
-            )
+    if post_init is None:  # the class was made without one, so that its __init__ calls none: a plug-in's, as a rule
+        init = cls.__init__
+
+        @wraps(init)
+        def build(self: Any, *args: Any, **options: Any) -> None:
+            init(self, *args, **options)
+            check_words(self, f"{name} got", cls)
+
+        cls.__init__ = build
         return
 
     @wraps(post_init)
@@ -146,13 +149,6 @@ def _word_options(cls: type) -> tuple[tuple[str, Any], ...]:
     """Return the options that hold words out of a few, with their annotations."""
     hints = hints_of(cls)
     return tuple((f.name, hints[f.name]) for f in fields(cls) if "Literal" in str(hints[f.name]))
-
-
-def _has_words(cls: type) -> bool:
-    try:
-        return bool(_word_options(cls))
-    except NameError:  # an annotation that names something defined later
-        return False
 
 
 def _expected_words(value: Any, hint: Any) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def test_an_attribution_of_a_captum_object_does_not_keep_it_alive(model, images)
     captum = IntegratedGradients(model.model)
     attribution = sightline.explain(model, images[:1], captum, target=0)
     del captum
-    with pytest.raises(InputError, match="asks the method again"):
+    with pytest.raises(InputError, match="runs the method again"):
         sightline.evaluate(model, images[:1], attribution, "max_sensitivity(samples=2)")
 
 

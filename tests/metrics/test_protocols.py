@@ -47,8 +47,8 @@ def test_a_protocol_says_what_metrics_cannot(name):
 
 def test_the_measured_options_are_those_of_the_papers():
     assert protocol_metrics("caap") == ["insertion", "deletion", "ins_del", "aupr1", "aupr0", "pointing_game"]
-    assert parse_metric(PROTOCOLS["iia"].metrics[0]).places[0] == 0.0
-    assert parse_metric(PROTOCOLS["chefer"].metrics[0]).places[0] == 0.1
+    assert parse_metric(PROTOCOLS["iia"].metrics[0]).shares[0] == 0.0
+    assert parse_metric(PROTOCOLS["chefer"].metrics[0]).shares[0] == 0.1
 
 
 def test_without_masks_or_a_method_the_metrics_that_need_them_are_left_out():

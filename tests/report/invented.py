@@ -163,6 +163,10 @@ def page(frame: Any = None, table: Table | None = None, **changes: Any) -> Bench
         "left_out": {"bundled/shapes-vit": [("layer_cam", "it needs a convolutional network")]},
         "skipped": [("broken.jpg", "cut short")],
         "versions": [("sightline", "0.1.0"), ("torch", "2.13.0")],
+        "packages": [
+            {"name": "my-methods", "version": "1.4", "digest": "5f0e1d2c3b4a5f0e1d2c3b4a"},
+            {"name": "sightline", "version": "0.1.0", "digest": "00112233445566778899aabb"},
+        ],
         "command": "sightline bench run plan.toml --store out\nsightline report out",
         "bibtex": "@misc{nobody,\n  title = {Nothing},\n}",
     }

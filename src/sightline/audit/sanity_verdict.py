@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sightline.numbers import format_score as score
+from sightline.formatting import format_score as score
 
 __all__ = [
     "ALIKE",

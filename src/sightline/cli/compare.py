@@ -152,7 +152,7 @@ def _table(image: dict[str, Any]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from sightline.numbers import format_percent, format_score
+    from sightline.formatting import format_probability, format_score
 
     table = Table(title=Text(console.plain(image["path"]), "bold"), title_justify="left", box=None, pad_edge=False)
     table.caption, table.caption_justify = "The numbered columns hold Spearman's correlation with that map.", "left"
@@ -165,7 +165,7 @@ def _table(image: dict[str, Any]) -> Table:
         table.add_row(
             str(index + 1),
             Text(console.plain(model["model"])),
-            Text(f"{console.plain(model['label'])} {format_percent(model['probability'])}"),
+            Text(f"{console.plain(model['label'])} {format_probability(model['probability'])}"),
             Text(scored["recipe"]),
             *(format_score(scored[name]) for name in ("insertion", "deletion", "ins_del")),
             *(_correlation(value) for value in image["agreement"]["spearman"][index]),

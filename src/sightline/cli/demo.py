@@ -105,7 +105,7 @@ def _evidence_table(rows: Sequence[EvidenceScores], title: str) -> Table:
     """Return the mean scores, each with its margin over the best control."""
     from rich.table import Table
 
-    from sightline.numbers import MINUS, format_score
+    from sightline.formatting import format_score, minus_sign
 
     table = Table(title=title, title_justify="left", caption_justify="left", box=None, pad_edge=False)
     table.caption = "Means over the images; in brackets the margin over the best control, blind to the model."
@@ -115,7 +115,7 @@ def _evidence_table(rows: Sequence[EvidenceScores], title: str) -> Table:
     names = ("faithfulness", "precision", "energy")
     best = {name: max(getattr(row, name) for row in rows if row.control) for name in names}
     for row in sorted(rows, key=lambda row: -row.faithfulness):
-        margins = [f"{getattr(row, name) - best[name]:+.3f}".replace("-", MINUS) for name in names]
+        margins = [minus_sign(f"{getattr(row, name) - best[name]:+.3f}") for name in names]
         cells = [f"{format_score(getattr(row, name))} ({margin})" for name, margin in zip(names, margins, strict=True)]
         table.add_row(row.recipe, *cells, "control" if row.control else "", style="dim" if row.control else "")
     return table
@@ -125,7 +125,7 @@ def _shortcut_table(scores: Sequence[tuple[str, ShortcutScores]], title: str) ->
     """Return how much of each map lies on the watermark, beside the watermark's share of the image."""
     from rich.table import Table
 
-    from sightline.numbers import format_percent
+    from sightline.formatting import format_probability
 
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for head in ("model", "fooled", "map", "on the watermark", "its area", "times its area"):
@@ -135,7 +135,7 @@ def _shortcut_table(scores: Sequence[tuple[str, ShortcutScores]], title: str) ->
         for number, (recipe, share) in enumerate(ordered):
             first = (model, f"{of_model.fooled} of {of_model.count}") if number == 0 else ("", "")
             area = of_model.area
-            table.add_row(*first, recipe, format_percent(share), format_percent(area), f"{share / area:.1f} ×")
+            table.add_row(*first, recipe, format_probability(share), format_probability(area), f"{share / area:.1f} ×")
     return table
 
 

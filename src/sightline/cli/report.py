@@ -11,7 +11,7 @@ from rich.text import Text
 from sightline.cli import console
 from sightline.cli.options import AsJson
 from sightline.cli.tables import fields_table
-from sightline.numbers import format_score
+from sightline.formatting import format_score
 
 if TYPE_CHECKING:
     from sightline.report.benchmark import BenchmarkReport

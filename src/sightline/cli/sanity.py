@@ -174,7 +174,7 @@ def _table(check: SanityCheck, model_id: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from sightline.numbers import format_score
+    from sightline.formatting import format_score
 
     title = Text(f"{console.plain(model_id)}, {check.images} image{'s' * (check.images != 1)}", "bold")
     table = Table(title=title, title_justify="left", caption_justify="left", box=None, pad_edge=False)

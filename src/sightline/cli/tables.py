@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sightline.cli.console import plain
-from sightline.numbers import format_percent, format_score
+from sightline.formatting import format_probability, format_score
 
 __all__ = ["fields_table", "image_table", "overview"]
 
@@ -19,10 +19,10 @@ Record = dict[str, Any]
 def image_table(image: Record) -> Table:
     """Return the maps of one image, the most faithful first."""
     title = Text.assemble(
-        (plain(image["path"]), "bold"), f": {plain(image['label'])} {format_percent(image['probability'])}"
+        (plain(image["path"]), "bold"), f": {plain(image['label'])} {format_probability(image['probability'])}"
     )
     others = [each for each in image["top"] if each["index"] != image["target"]][:4]
-    also = ", ".join(f"{plain(each['label'])} {format_percent(each['probability'])}" for each in others)
+    also = ", ".join(f"{plain(each['label'])} {format_probability(each['probability'])}" for each in others)
     table = Table(title=title, title_justify="left", caption_justify="left", box=None, pad_edge=False)
     table.caption = Text(f"{plain(image['verdict'])}\nOther classes: {also}" if also else plain(image["verdict"]))
     for name, justify in _COLUMNS.items():
@@ -71,7 +71,7 @@ def overview(images: Sequence[Record]) -> Table:
         table.add_row(
             Text(plain(image["path"])),
             Text(plain(image["label"])),
-            format_percent(image["probability"]),
+            format_probability(image["probability"]),
             Text(first["recipe"] + mark),
             format_score(first["ins_del"]),
             format_score(max(controls)) if controls else "–",

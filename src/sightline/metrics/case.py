@@ -1,8 +1,8 @@
-"""A case: one batch of maps to be judged, and what judging them needs; every metric of it shares what it computes."""
+"""A case: a batch of maps to be scored with their model, images and target; metrics of a case share computations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from sightline.errors import InputError
+from sightline.metrics.scaling import constant
 from sightline.models.adapter import Adapter
-from sightline.models.precision import HALF
-from sightline.perturb.curve import Curve, response_curve
+from sightline.models.precision import full_precision
+from sightline.options import HasOptions
+from sightline.perturb.curve import Curve, Score, read_scores, response_curve, scored
 from sightline.perturb.fill import Fill
 from sightline.perturb.order import Importance, Tie, finite_maps, importance_order
 from sightline.types import Logit, LogProbability, Method, Passes, Probability, Target
@@ -32,7 +34,7 @@ class Case:
         masks: where the evidence is, integers of the same shape: 1 evidence, 0 background, -1 ignore; None if unknown.
         labels: the true class of each image, for metrics that ask whether the model is right; None takes the
             target's class.
-        method: what made the maps, for metrics that ask it again on another model or image; None if unknown.
+        method: what made the maps, for metrics that run it again on another model or image; None if unknown.
     """
 
     model: Adapter
@@ -51,8 +53,7 @@ class Case:
             raise InputError(
                 f"got maps of shape {tuple(maps.shape)} for images of {_text(size)}; give them at image size"
             )
-        exact = maps.is_floating_point() and maps.dtype not in HALF
-        object.__setattr__(self, "maps", maps if exact else maps.float())
+        object.__setattr__(self, "maps", full_precision(maps) if maps.is_floating_point() else maps.float())
         if self.labels is not None and len(self.labels) != len(self.images):
             raise InputError(f"got {len(self.labels)} labels for {len(self.images)} images; give one per image")
         if self.masks is not None:
@@ -83,8 +84,20 @@ class Case:
 
     def _curve(self, curve: Curve) -> Tensor:
         order = self.order(curve.tie, curve.seed, curve.by)
-        ends = {"clean": self.clean, "filled": self.filled(curve.fill)}
-        return response_curve(self.model, self.images, self.target, order, curve, **ends)
+        known = {"clean": self.clean, "filled": self.filled(curve.fill)}
+        return response_curve(self.model, self.images, self.target, order, curve, **known)
+
+    def followed(self, score: Score, *, truth: bool = False) -> Target:
+        """Return what a metric reads from the logits: this score of the target, or of the true class; see `scored`."""
+        return scored(Logit(self.truth) if truth else self.target, score)
+
+    def read(self, target: Target, logits: Tensor) -> Tensor:
+        """Read a target from logits, shape (batch, class) or (batch, points, class): a number per image or point."""
+        if logits.ndim == 2:
+            return read_scores(self.model, target, logits)
+        batch, points = logits.shape[:2]
+        rows = [row for row in range(batch) for _ in range(points)]
+        return read_scores(self.model, target.take(rows), logits.flatten(0, 1)).reshape(batch, points)
 
     @property
     def evidence(self) -> Tensor:
@@ -114,7 +127,7 @@ class Case:
         """Return the method that made the maps, or an error where it is unknown."""
         if self.method is None:
             raise InputError(
-                "this metric asks the method again, and a plain map does not say which made it; give the attribution "
+                "this metric runs the method again, and a plain map does not say which made it; give the attribution "
                 "that explain returned, or method=…"
             )
         return self.method
@@ -127,8 +140,7 @@ class Case:
     @property
     def constant(self) -> Tensor:
         """Which maps have the same value everywhere, shape (batch,)."""
-        flat = self.maps.flatten(1)
-        return flat.amin(dim=1) == flat.amax(dim=1)
+        return constant(self.maps)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -163,14 +175,28 @@ class Metric(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class WithoutPasses(HasOptions):
+    """Base of the metrics that read the map, and the masks, alone: they run no model. Scores lie in 0..1 by default."""
+
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def cost(self, model: Adapter, /) -> Passes:
+        return Passes()
+
+
 def flags_where(wrong: Tensor, text: str) -> tuple[str, ...]:
     """Return the text for the images where something is wrong, and an empty one for the others."""
-    return tuple(text if one else "" for one in wrong.tolist())
+    return tuple(text if bad else "" for bad in wrong.tolist())
 
 
 def join_flags(*flags: tuple[str, ...]) -> tuple[str, ...]:
-    """Join the flags of each image."""
-    return tuple("; ".join(filter(None, ones)) for ones in zip(*flags, strict=True))
+    """Join the flags of each image, each reason once."""
+    return tuple("; ".join(dict.fromkeys(_reasons(texts))) for texts in zip(*flags, strict=True))
+
+
+def _reasons(texts: Iterable[str]) -> list[str]:
+    return [reason for text in texts for reason in text.split("; ") if reason]
 
 
 def _sound_masks(masks: Tensor, size: tuple[int, ...]) -> Tensor:

@@ -190,7 +190,7 @@ _ALL = (
     ),
 )
 
-PROTOCOLS: Mapping[str, Published] = MappingProxyType({one.name: one for one in _ALL})
+PROTOCOLS: Mapping[str, Published] = MappingProxyType({protocol.name: protocol for protocol in _ALL})
 
 
 def find_protocol(name: str) -> Published:
@@ -207,10 +207,10 @@ def protocol_metrics(name: str, *, masks: bool = True, method: bool = True) -> l
     ['insertion', 'deletion', 'ins_del']
     """
     missing = ({"masks"} if not masks else set()) | ({"method"} if not method else set())
-    found = [recipe for recipe in find_protocol(name).metrics if not _needs(recipe) & missing]
-    if not found:
+    recipes = [recipe for recipe in find_protocol(name).metrics if not _needs(recipe) & missing]
+    if not recipes:
         raise RecipeError(f"every metric of the protocol {name!r} needs {' and '.join(sorted(missing))}; give them")
-    return found
+    return recipes
 
 
 def _needs(recipe: str) -> frozenset[str]:

@@ -1,7 +1,7 @@
-"""How alike two maps are: rank correlation, correlation, cosine, and structural similarity.
+"""Similarity of maps: Spearman's and Pearson's correlation, cosine, and structural similarity.
 
 Each takes two stacks of maps, (batch, height, width), and returns one number per pair in float64: 1 for equal maps,
-NaN where the question has no answer, because a map is constant or zero.
+NaN where it is not defined because a map is constant or zero.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import ShapeError
+from sightline.metrics.scaling import constant
 
 Similarity = Literal["spearman", "pearson", "cosine", "ssim"]
 SIGMA, RADIUS = 1.5, 5  # of the Gaussian window of structural similarity: 11 × 11 pixels
@@ -21,54 +22,61 @@ ROUNDING = 8  # machine precisions between two values that may be the same
 STABLE = (0.01, 0.03)  # its two constants, as shares of the range of values
 
 
-def spearman(one: Tensor, other: Tensor) -> Tensor:
-    r"""Return Spearman's rank correlation, equal values sharing the mean of their ranks.
+def spearman(first: Tensor, second: Tensor) -> Tensor:
+    r"""Return Spearman's rank correlation of each pair, equal values sharing the mean of their ranks.
 
     .. math:: \rho = \operatorname{corr}(\operatorname{rank} a, \operatorname{rank} b)
 
-    >>> spearman(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[10.0, 30.0, 20.0]]))
-    tensor([0.5000], dtype=torch.float64)
+    NaN where all values of one side are equal, or not all are numbers.
+
+    Args:
+        first: numbers of any kind, shape (batch, …).
+        second: of the same shape.
+
+    >>> spearman(torch.tensor([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]]), torch.tensor([[10.0, 30.0, 20.0], [1.0, 2.0, 3.0]]))
+    tensor([0.5000,    nan], dtype=torch.float64)
     """
-    _flat(one, other)  # refuses shapes that differ
-    return _correlation(ranks(one.flatten(1)), ranks(other.flatten(1)))
+    _flat(first, second)  # refuses shapes that differ
+    return _correlation(ranks(first.flatten(1)), ranks(second.flatten(1)))
 
 
-def pearson(one: Tensor, other: Tensor) -> Tensor:
+def pearson(first: Tensor, second: Tensor) -> Tensor:
     r"""Return Pearson's correlation: :math:`\operatorname{cov}(a, b) / (\sigma_a \sigma_b)`."""
-    one, other = _flat(one, other)
-    constant = _constant(one) | _constant(other)
-    return _correlation(_unit(one), _unit(other)).masked_fill(constant, torch.nan)
+    first, second = _flat(first, second)
+    undefined = constant(first) | constant(second)
+    return _correlation(_unit(first), _unit(second)).masked_fill(undefined, torch.nan)
 
 
-def cosine(one: Tensor, other: Tensor) -> Tensor:
+def cosine(first: Tensor, second: Tensor) -> Tensor:
     r"""Return the cosine of the angle between two maps: :math:`a \cdot b / (\lVert a \rVert \lVert b \rVert)`."""
-    one, other = (_unit(values) for values in _flat(one, other))
-    return _cosine(one, other)
+    first, second = (_unit(values) for values in _flat(first, second))
+    return _cosine(first, second)
 
 
-def ssim(one: Tensor, other: Tensor) -> Tensor:
+def ssim(first: Tensor, second: Tensor) -> Tensor:
     r"""Return the structural similarity of two maps, each divided by its largest absolute value first.
 
     .. math:: \frac{(2\mu_a\mu_b + c_1)(2\sigma_{ab} + c_2)}{(\mu_a^2 + \mu_b^2 + c_1)(\sigma_a^2 + \sigma_b^2 + c_2)}
 
-    averaged over all places of an 11×11 Gaussian window of deviation 1.5 that lie inside the map; means, variances and
-    covariance are the window's, :math:`c_1 = (0.01 L)^2`, :math:`c_2 = (0.03 L)^2` :cite:p:`wang2004`. The range L is 1
-    where neither map has negative values and 2 otherwise. On maps too small for it the window is the largest that fits.
+    averaged over all positions of an 11×11 Gaussian window of deviation 1.5 that lie inside the map; means, variances
+    and covariance are the window's, :math:`c_1 = (0.01 L)^2`, :math:`c_2 = (0.03 L)^2` :cite:p:`wang2004`. The range L
+    is 1 where neither map has negative values and 2 otherwise. On maps too small for it the window is the largest that
+    fits.
 
     It is made for pictures: means and covariance both change sign with a map, so that a map and its negative may count
     as alike.
     """
-    if one.ndim != 3 or one.shape != other.shape:
+    if first.ndim != 3 or first.shape != second.shape:
         raise ShapeError(
-            f"got maps of shapes {tuple(one.shape)} and {tuple(other.shape)}; both must be (batch, height, width)"
+            f"got maps of shapes {tuple(first.shape)} and {tuple(second.shape)}; both must be (batch, height, width)"
         )
-    undefined = _zero(one) | _zero(other)
-    one, other = (_unit(values.detach().double().flatten(1)).view_as(values) for values in (one, other))
-    negative = torch.minimum(one.flatten(1).amin(dim=1), other.flatten(1).amin(dim=1)) < 0
-    spread = torch.where(negative, 2.0, 1.0).to(one)[:, None, None]
+    undefined = _zero(first) | _zero(second)
+    first, second = (_unit(values.detach().double().flatten(1)).view_as(values) for values in (first, second))
+    negative = torch.minimum(first.flatten(1).amin(dim=1), second.flatten(1).amin(dim=1)) < 0
+    spread = torch.where(negative, 2.0, 1.0).to(first)[:, None, None]
     c1, c2 = ((share * spread) ** 2 for share in STABLE)
     mean_a, mean_b, square_a, square_b, product = (
-        _windowed(values) for values in (one, other, one * one, other * other, one * other)
+        _windowed(values) for values in (first, second, first * first, second * second, first * second)
     )
     both = mean_a * mean_b
     alike = (2 * both + c1) * (2 * (product - both) + c2)
@@ -95,23 +103,23 @@ def ranks(values: Tensor) -> Tensor:
     """
     exact = values.detach() if values.is_floating_point() else values.double()
     near = ROUNDING * torch.finfo(exact.dtype).eps
-    found = torch.empty(values.shape, dtype=torch.float64, device=values.device)
+    mean_ranks = torch.empty(values.shape, dtype=torch.float64, device=values.device)
     for row, line in enumerate(exact):
         rising, order = line.double().sort()
         sizes = rising.abs().clamp(min=rising.abs().mean())  # what cancels keeps the error of what it came from
         parted = rising.diff() > near * torch.maximum(sizes[1:], sizes[:-1])
         group = torch.cat([parted.new_zeros(1), parted]).cumsum(dim=0)
         count = group.bincount().double()
-        found[row, order] = (count.cumsum(dim=0) - (count - 1) / 2)[group]
-    return found
+        mean_ranks[row, order] = (count.cumsum(dim=0) - (count - 1) / 2)[group]
+    return mean_ranks
 
 
-def _flat(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
-    if one.ndim < 2 or one.shape != other.shape:
+def _flat(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    if first.ndim < 2 or first.shape != second.shape:
         raise ShapeError(
-            f"got maps of shapes {tuple(one.shape)} and {tuple(other.shape)}; both must be (batch, height, width)"
+            f"got maps of shapes {tuple(first.shape)} and {tuple(second.shape)}; both must be (batch, height, width)"
         )
-    return one.detach().double().flatten(1), other.detach().double().flatten(1)
+    return first.detach().double().flatten(1), second.detach().double().flatten(1)
 
 
 def _unit(values: Tensor) -> Tensor:
@@ -120,18 +128,14 @@ def _unit(values: Tensor) -> Tensor:
     return values / torch.where(most > 0, most, 1.0)
 
 
-def _correlation(one: Tensor, other: Tensor) -> Tensor:
-    one, other = (values - values.mean(dim=1, keepdim=True) for values in (one, other))
-    return _cosine(one, other)
+def _correlation(first: Tensor, second: Tensor) -> Tensor:
+    first, second = (values - values.mean(dim=1, keepdim=True) for values in (first, second))
+    return _cosine(first, second)
 
 
-def _cosine(one: Tensor, other: Tensor) -> Tensor:
-    lengths: Tensor = one.norm(dim=1) * other.norm(dim=1)
-    return (one * other).sum(dim=1) / lengths
-
-
-def _constant(values: Tensor) -> Tensor:
-    return values.amin(dim=1) == values.amax(dim=1)
+def _cosine(first: Tensor, second: Tensor) -> Tensor:
+    lengths: Tensor = first.norm(dim=1) * second.norm(dim=1)
+    return (first * second).sum(dim=1) / lengths
 
 
 def _zero(values: Tensor) -> Tensor:
@@ -139,7 +143,7 @@ def _zero(values: Tensor) -> Tensor:
 
 
 def _windowed(values: Tensor) -> Tensor:
-    """Return the Gaussian mean around every place whose window lies inside the map."""
+    """Return the Gaussian mean at every position whose window lies inside the map."""
     height, width = values.shape[-2:]
     radius = min(RADIUS, (min(height, width) - 1) // 2)
     offsets = torch.arange(-radius, radius + 1, dtype=values.dtype, device=values.device)

@@ -1,8 +1,8 @@
-"""Response curves: what a model says as ever more pixels of an image are inserted or deleted.
+"""Response curves: the model's score as ever more pixels of an image are inserted or deleted.
 
-A curve costs little more than the forward passes it consists of: each batch of perturbed images is painted into one
-buffer by comparing the pixels' ranks with a threshold, batches run across images, and the two ends, the image itself
-and its filled counterpart, can be handed in when they are known.
+A curve costs little more than the forward passes it consists of: each batch of perturbed images is written into one
+buffer by comparing the pixels' ranks with a threshold, batches run across images, and the logits of the two endpoints,
+the image and the filled image, can be given when they are known.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from sightline.perturb.fill import Fill
 from sightline.perturb.order import Importance, Tie, ranks
 from sightline.types import Indices, Logit, LogProbability, PerImage, Probability, Target
 
+STEP = 224  # pixels that change at a time: one row of an image of the usual size
+USUAL_SIZE = (224, 224)  # assumed in the cost on a model that takes images of any size
 Direction = Literal["insert", "delete"]
 Score = Literal["probability", "log_probability", "logit", "accuracy"]
 
@@ -32,9 +34,9 @@ class Curve:
 
     Attributes:
         direction: "insert" goes from the filled image to the image, "delete" from the image to the filled one.
-        fill: what missing pixels are.
-        step: how many pixels change at a time, most important first; the last step takes what is left.
-        score: what is read of the logits; see `scored`.
+        fill: what removed pixels become.
+        step: how many pixels change at a time, most important first; the last step takes the remaining ones.
+        score: what is read from the logits; see `scored`.
         tie: how pixels of equal importance are ordered.
         seed: of the shuffling when ties are random.
         by: what makes a pixel important: its value, its negative (the least important first), or its magnitude.
@@ -42,7 +44,7 @@ class Curve:
 
     direction: Direction
     fill: Fill
-    step: int = 224
+    step: int = STEP
     score: Score = "probability"
     tie: Tie = "index"
     seed: int = 0
@@ -63,6 +65,11 @@ class Curve:
         [0, 4, 8, 10]
         """
         return [*range(0, pixels, self.step), pixels]
+
+    def passes(self, model: Adapter) -> int:
+        """Return the forward passes of one image: one for each point."""
+        height, width = model.input_size or USUAL_SIZE
+        return len(self.counts(height * width))
 
 
 def response_curve(
@@ -89,21 +96,40 @@ def response_curve(
     pixels = images.shape[-2] * images.shape[-1]
     if order.shape != (len(images), pixels):
         raise ShapeError(f"got an order of shape {tuple(order.shape)} for {len(images)} images of {pixels} pixels")
-    read = scored(target, curve.score)
-    substrate = curve.fill(model, images)
-    ends = [
-        read_scores(model, read, model.predict(images) if clean is None else clean),
-        read_scores(model, read, model.predict(substrate) if filled is None else filled),
-    ]
-    pair = (images, substrate)
-    if curve.direction == "insert":
-        ends, pair = ends[::-1], pair[::-1]
-    between = responses(model, *pair, read, ranks(order), curve.counts(pixels)[1:-1])
-    return torch.cat([ends[0][:, None], between, ends[1][:, None]], dim=1)
+    followed = scored(target, curve.score)
+    filled_images = curve.fill(model, images)
+    endpoints = (
+        (images, read_scores(model, followed, model.predict(images) if clean is None else clean)),
+        (filled_images, read_scores(model, followed, model.predict(filled_images) if filled is None else filled)),
+    )
+    return curve_between(model, endpoints, followed, curve.direction, ranks(order), curve.counts(pixels)[1:-1])
+
+
+def curve_between(
+    model: Adapter,
+    endpoints: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]],
+    target: Target,
+    direction: Direction,
+    pixel_ranks: Tensor,
+    counts: Sequence[int],
+) -> Tensor:
+    """Return the target's value from one endpoint to the other, both included, shape (batch, points).
+
+    Args:
+        model: the model.
+        endpoints: the images and the filled images, each with its scores, shape (batch,).
+        target: what is read from the logits.
+        direction: "insert" starts at the filled images, "delete" at the images.
+        pixel_ranks: each pixel's rank in the order, shape (batch, height·width); see `ranks`.
+        counts: how many pixels have changed at the points between the endpoints.
+    """
+    (before, first), (after, last) = endpoints if direction == "delete" else endpoints[::-1]
+    between = responses(model, before, after, target, pixel_ranks, counts)
+    return torch.cat([first[:, None], between, last[:, None]], dim=1)
 
 
 def responses(
-    model: Adapter, before: Tensor, after: Tensor, target: Target, places: Tensor, counts: Sequence[int]
+    model: Adapter, before: Tensor, after: Tensor, target: Target, pixel_ranks: Tensor, counts: Sequence[int]
 ) -> Tensor:
     """Return the target's value with the first `count` pixels taken from `after` and the rest from `before`.
 
@@ -111,11 +137,11 @@ def responses(
         model: the model.
         before: images, shape (batch, 3, height, width).
         after: images of the same shape.
-        target: what is read of the logits.
-        places: each pixel's place in the order, shape (batch, height·width); see `ranks`.
+        target: what is read from the logits.
+        pixel_ranks: each pixel's rank in the order, shape (batch, height·width); see `ranks`.
         counts: how many pixels have changed, one number per point; the result has the shape (batch, points).
     """
-    paint = _painter(before, after, places, torch.tensor(counts, dtype=torch.int32, device=before.device))
+    paint = _painter(before, after, pixel_ranks, torch.tensor(counts, dtype=torch.int32, device=before.device))
     points = len(counts)
 
     def work(pairs: slice) -> Tensor:
@@ -123,31 +149,31 @@ def responses(
         return read_scores(model, target.take(rows), model(paint(pairs)))
 
     with torch.no_grad():
-        found = in_batches(work, len(before) * points, model.batch)
-    return torch.cat(found).unflatten(0, (len(before), points)) if found else before.new_empty(len(before), 0)
+        scores = in_batches(work, len(before) * points, model.batch)
+    return torch.cat(scores).unflatten(0, (len(before), points)) if scores else before.new_empty(len(before), 0)
 
 
-def _painter(before: Tensor, after: Tensor, places: Tensor, counts: Tensor) -> Callable[[slice], Tensor]:
-    """Return a function that paints the perturbed images of consecutive (image, point) pairs into one buffer."""
-    places = places.to(torch.int32).unflatten(1, before.shape[-2:])[:, None]
-    canvas = before.new_empty(0)
+def _painter(before: Tensor, after: Tensor, pixel_ranks: Tensor, counts: Tensor) -> Callable[[slice], Tensor]:
+    """Return a function that writes the perturbed images of consecutive (image, point) pairs into one buffer."""
+    pixel_ranks = pixel_ranks.to(torch.int32).unflatten(1, before.shape[-2:])[:, None]
+    buffer = before.new_empty(0)
     mask = torch.empty(0, dtype=torch.bool, device=before.device)
 
     def paint(pairs: slice) -> Tensor:
-        nonlocal canvas, mask
+        nonlocal buffer, mask
         size = pairs.stop - pairs.start
-        if len(canvas) < size:
-            canvas, mask = before.new_empty(size, *before.shape[1:]), mask.new_empty(size, *places.shape[1:])
-        for image, points, spot in _runs(pairs, len(counts)):
-            changed = torch.lt(places[image], counts[points, None, None, None], out=mask[spot])
-            torch.where(changed, after[image], before[image], out=canvas[spot])
-        return canvas[:size]
+        if len(buffer) < size:
+            buffer, mask = before.new_empty(size, *before.shape[1:]), mask.new_empty(size, *pixel_ranks.shape[1:])
+        for image, points, rows in _runs(pairs, len(counts)):
+            changed = torch.lt(pixel_ranks[image], counts[points, None, None, None], out=mask[rows])
+            torch.where(changed, after[image], before[image], out=buffer[rows])
+        return buffer[:size]
 
     return paint
 
 
 def _runs(pairs: slice, points: int) -> Iterator[tuple[int, slice, slice]]:
-    """Split consecutive (image, point) pairs by image: the image, its points, their places in the batch."""
+    """Split consecutive (image, point) pairs by image: the image, its points, their rows in the batch."""
     start = pairs.start
     while start < pairs.stop:
         image, first = divmod(start, points)

@@ -1,4 +1,4 @@
-"""The three images between which insertion and deletion happen: the image, a blur without the class, a blank."""
+"""Endpoints of insertion and deletion: the image, a blur in which the class is not recognised, a blank image."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sightline.perturb.curve import read_scores
 from sightline.perturb.fill import Blur
 from sightline.types import Target
 
-BLURS = range(31, 102, 2)  # sides of the blur's window in pixels, tried in turn until the class is gone
-GONE = 0.01  # the score at which it is
+BLURS = range(31, 102, 2)  # sides of the blur's window in pixels, tried in turn until the class is not recognised
+UNRECOGNISED = 0.01  # the largest score at which a class counts as not recognised
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Endpoints:
-    """An image, where its insertion starts, where its deletion ends, and the score of each.
+    """An image, the blurred image where insertion starts, the blank image where deletion ends, and their scores.
 
     Attributes:
         image: the image itself, (channel, height, width).
@@ -28,7 +28,7 @@ class Endpoints:
         full: the score of the image.
         blur: the score of the blurred image.
         empty: the score of the blank image.
-        side: of the blur's window, in pixels.
+        side: side of the blur's window, in pixels.
     """
 
     image: Tensor
@@ -49,25 +49,25 @@ def find_endpoints(model: Adapter, images: Tensor, target: Target) -> list[Endpo
     full, empty = (read_scores(model, target, model.predict(each)).tolist() for each in (images, blank))
     return [
         Endpoints(images[row], image, blank[row], full[row], score, empty[row], side)
-        for row, (image, score, side) in enumerate(blur_until_gone(model, images, target))
+        for row, (image, score, side) in enumerate(blur_until_unrecognised(model, images, target))
     ]
 
 
-def blur_until_gone(
+def blur_until_unrecognised(
     model: Adapter, images: Tensor, target: Target, sides: Sequence[int] = BLURS
 ) -> list[tuple[Tensor, float, int]]:
-    """Return of each image the first blur whose score is at most a hundredth, else the last: image, score, side.
+    """Blur each image until its score is at most a hundredth; return the blurred image, its score and the blur's side.
 
-    Every blur that is tried costs one pass. It may leave the class as it was, and a wider blur may bring it back: all
-    are tried in turn.
+    Where no blur gets that far the last is returned. Every blur that is tried costs one pass. Scores need not fall as
+    the blur widens, so all sides are tried in turn.
     """
-    found: dict[int, tuple[Tensor, float, int]] = {}
+    last: dict[int, tuple[Tensor, float, int]] = {}
     rows = list(range(len(images)))
     for side in sides:
         blurred = Blur(side // 2, side)(model, images[rows])
         scores = read_scores(model, target.take(rows), model.predict(blurred)).tolist()
-        found |= {row: (image, score, side) for row, image, score in zip(rows, blurred, scores, strict=True)}
-        rows = [row for row in rows if found[row][1] > GONE]
+        last |= {row: (image, score, side) for row, image, score in zip(rows, blurred, scores, strict=True)}
+        rows = [row for row in rows if last[row][1] > UNRECOGNISED]
         if not rows:
             break
-    return [found[row] for row in range(len(images))]
+    return [last[row] for row in range(len(images))]

@@ -25,7 +25,7 @@ class Found:
 
     Attributes:
         order: the segments, most important first.
-        inserted: how many of them the insertion phase found.
+        inserted: how many of them the insertion phase placed.
         insertion: the score after each of the segments that the insertion phase pasted.
         deletion: the score as segments are added to the blank image, least important first.
     """
@@ -57,23 +57,23 @@ class Rule:
     cut_short: bool = False
 
 
-def greedy(ends: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[Found]:
+def greedy(endpoints: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[Found]:
     """Search an order of the segments.
 
     Args:
-        ends: the image, blurred and blank.
+        endpoints: the image, its blurred and its blank copy, with their scores.
         segments: of the image.
         seed: the segments, the most promising first.
         rule: how to go.
     """
     count = segments.count
-    inserted = yield from insert(ends, segments, seed, rule)
+    inserted = yield from insert(endpoints, segments, seed, rule)
     locked = [segment for segment, _ in inserted]
     if rule.cut_short:
         locked = locked[: released_length(inserted, count, rule)]
     size = deletion_size(count, len(locked), rule)
-    deleted = yield from delete(ends, segments, [s for s in reversed(seed) if s not in locked], rule, size)
-    composite = Composite(ends.image, ends.blank, segments)
+    deleted = yield from delete(endpoints, segments, [s for s in reversed(seed) if s not in locked], rule, size)
+    composite = Composite(endpoints.image, endpoints.blank, segments)
     for segment, _ in deleted:
         composite.paste(segment)
     rest = locked[::-1]
@@ -86,42 +86,44 @@ def greedy(ends: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule)
     )
 
 
-def insert(ends: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[Steps]:
+def insert(endpoints: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[Steps]:
     """Paste into the blurred image whatever raises the score most, until it has come back to a share tau."""
     if rule.tau == 0:
         return []
     shortlist = Shortlist(rule.window, sign=1)
-    composite, left, found = Composite(ends.image, ends.blurred, segments), list(seed), [(-1, ends.blur)]
-    span = abs(ends.full - ends.blur) or 1.0
+    composite, left = Composite(endpoints.image, endpoints.blurred, segments), list(seed)
+    pasted = [(-1, endpoints.blur)]
+    span = abs(endpoints.full - endpoints.blur) or 1.0
     while left:
-        shortlist.size = insertion_size(segments.count, len(found) - 1, rule)
-        for step in (yield from pick(composite, left[: rule.window], found[-1][1], rule.per_step, shortlist)):
+        shortlist.size = insertion_size(segments.count, len(pasted) - 1, rule)
+        for step in (yield from pick(composite, left[: rule.window], pasted[-1][1], rule.per_step, shortlist)):
             composite.paste(step[0])
             left.remove(step[0])
-            found.append(step)
-            if rule.tau < 1 and (step[1] - ends.blur) / span >= rule.tau:
-                return found[1:]
-    return found[1:]
+            pasted.append(step)
+            if rule.tau < 1 and (step[1] - endpoints.blur) / span >= rule.tau:
+                return pasted[1:]
+    return pasted[1:]
 
 
-def delete(ends: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule, size: int) -> Search[Steps]:
+def delete(endpoints: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule, size: int) -> Search[Steps]:
     """Paste into the blank image whatever raises the score least: read backwards, it is a deletion.
 
     Where a level NOTHING is set, a fast search takes the seed's word while the score is below it: scores of a
     thousandth and of a millionth are told apart by noise, and following the noise can cost the insertion curve.
     """
     shortlist = Shortlist(size, sign=-1)
-    composite, left, found = Composite(ends.image, ends.blank, segments), list(seed), [(-1, ends.empty)]
+    composite, left = Composite(endpoints.image, endpoints.blank, segments), list(seed)
+    pasted = [(-1, endpoints.empty)]
     quiet = -math.inf
     if NOTHING is not None and rule.fast and rule.trusting and rule.per_step == 1:
-        quiet = ends.empty + NOTHING * (ends.full - ends.empty)
+        quiet = endpoints.empty + NOTHING * (endpoints.full - endpoints.empty)
     while left:
-        step = yield from pick(composite, left[: rule.window], found[-1][1], rule.per_step, shortlist, quiet)
+        step = yield from pick(composite, left[: rule.window], pasted[-1][1], rule.per_step, shortlist, quiet)
         for segment, score in step:
             composite.paste(segment)
             left.remove(segment)
-            found.append((segment, score))
-    return found[1:]
+            pasted.append((segment, score))
+    return pasted[1:]
 
 
 def pick(
@@ -147,11 +149,11 @@ def pick(
     known |= yield from _measure(composite, rest, before, shortlist)
     first = [segment for segment in candidates if segment in known]  # of equal ones, the first in the seed's order
     chosen = sorted(first, key=lambda segment: -shortlist.sign * known[segment])[:per_step]
-    found = [(chosen[0], known[chosen[0]])]
+    steps = [(chosen[0], known[chosen[0]])]
     if len(chosen) > 1:
         more = yield Measure(composite, [chosen[: i + 1] for i in range(1, len(chosen))])
-        found.extend(zip(chosen[1:], more.tolist(), strict=True))
-    return found
+        steps.extend(zip(chosen[1:], more.tolist(), strict=True))
+    return steps
 
 
 def _measure(
@@ -223,7 +225,7 @@ def _step_cost(count: int, done: int, rule: Rule, size: int) -> int:
 
 def most_passes(count: int, rule: Rule) -> int:
     """Return the passes that a search among `count` segments takes at most, however far insertion goes."""
-    if rule.cut_short:  # what insertion found may all be dropped again but one
+    if rule.cut_short:  # all but one of the insertions may be dropped again
         return insertion_cost(count, count, rule) + steps_cost(count, rule, rule.window)
     stops = {0.0: [0], 1.0: [count]}.get(rule.tau, list(range(1, count + 1)))
     return max(passes(count, stop, rule) for stop in stops)

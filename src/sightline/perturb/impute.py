@@ -62,5 +62,5 @@ def _equations(image: Floats, holes: Missing) -> tuple[csc_array, Floats]:
         columns.append(other[also])
         weights.append(np.full(int(also.sum()), -weight))
     each = np.arange(count)
-    places = (np.concatenate([*rows, each]), np.concatenate([*columns, each]))
-    return coo_array((np.concatenate([*weights, own]), places), shape=(count, count)).tocsc(), known
+    coordinates = (np.concatenate([*rows, each]), np.concatenate([*columns, each]))
+    return coo_array((np.concatenate([*weights, own]), coordinates), shape=(count, count)).tocsc(), known

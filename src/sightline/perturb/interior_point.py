@@ -15,7 +15,7 @@ GAP, RELATIVE, FEASIBLE, ROUNDS = 1e-7, 1e-6, 1e-7, 100
 
 
 def early_fit(curve: Array) -> Array:
-    """Return nearly the convex curve in [0, 1] between the same two ends that is closest to this one."""
+    """Return nearly the convex curve in [0, 1] between the same endpoints that is closest to this one."""
     n = len(curve)
     bends = np.diff(np.eye(n), 2, axis=0)
     inequality = np.vstack([-bends, -np.eye(n), np.eye(n)])
@@ -41,10 +41,10 @@ def _solve(pull: Array, g: Array, h: Array, a: Array, b: Array) -> Array:
         w, centre = np.sqrt(s / z), np.sqrt(s * z)
         sigma, correction = 0.0, np.zeros_like(s)
         for reach in (1.0, 0.99):
-            aim = (sigma * gap / len(s) - centre**2 - correction) / centre
-            dx, dy, dz = _step(w, g, a, -residuals[0], -residuals[1], -residuals[2] - w * aim)
+            wanted = (sigma * gap / len(s) - centre**2 - correction) / centre
+            dx, dy, dz = _step(w, g, a, -residuals[0], -residuals[1], -residuals[2] - w * wanted)
             dz = w * dz
-            ds = aim - dz
+            ds = wanted - dz
             furthest = max(0.0, float((-ds / centre).max()), float((-dz / centre).max()))
             length = 1.0 if furthest == 0 else min(1.0, reach / furthest)
             sigma = min(1.0, max(0.0, 1 - length + float(ds @ dz) / gap * length**2)) ** 3
@@ -58,9 +58,9 @@ def _step(w: Array, g: Array, a: Array, p: Array, q: Array, r: Array) -> tuple[A
     weighed = g / w[:, None] ** 2
     size = len(p)
     system = np.block([[2 * np.eye(size) + g.T @ weighed, a.T], [a, np.zeros((len(a), len(a)))]])
-    found = np.linalg.solve(system, np.concatenate([p + weighed.T @ r, q]))
-    x = found[:size]
-    return x, found[size:], (g @ x - r) / w**2
+    solution = np.linalg.solve(system, np.concatenate([p + weighed.T @ r, q]))
+    x = solution[:size]
+    return x, solution[size:], (g @ x - r) / w**2
 
 
 def _inside(v: Array) -> Array:

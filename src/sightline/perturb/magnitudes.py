@@ -25,16 +25,16 @@ def falling_curve(responses: Sequence[float], empty: float, full: float) -> Arra
     return np.minimum.accumulate(_share(responses, empty, full))
 
 
-def mean_curve(inserted: Array, deleted: Array, ends: tuple[float, float, float], count: int) -> Array:
+def mean_curve(inserted: Array, deleted: Array, endpoint_scores: tuple[float, float, float], count: int) -> Array:
     """Return the mean of an insertion curve turned over and a deletion curve, at `count` + 1 points, falling.
 
     Args:
-        inserted: the score as pixels are inserted, both ends included.
-        deleted: the score as pixels are deleted, both ends included.
-        ends: the scores of the image, of the blurred image and of the blank one.
+        inserted: the score as pixels are inserted, both endpoints included.
+        deleted: the score as pixels are deleted, both endpoints included.
+        endpoint_scores: the scores of the image, of the blurred image and of the blank one.
         count: how many segments there are.
     """
-    full, blur, empty = ends
+    full, blur, empty = endpoint_scores
     rising = np.maximum.accumulate(_share(inserted, blur, full))
     falling = falling_curve(deleted.tolist(), empty, full)
     at, measured = np.linspace(0, 1, count + 1), np.linspace(0, 1, len(rising))
@@ -50,7 +50,7 @@ def _share(responses: Array | Sequence[float], nothing: float, everything: float
 
 
 def convex_fit(curve: Array) -> Array:
-    r"""Return the convex curve between the same two ends that is closest to a falling one.
+    r"""Return the convex curve between the same endpoints that is closest to a falling one.
 
     .. math:: \min_u \lVert u - c \rVert^2 \quad\text{subject to}\quad
         u_{i-1} - 2u_i + u_{i+1} \ge 0,\; u_0 = c_0,\; u_n = c_n

@@ -1,4 +1,4 @@
-"""Mirroring at the border of an image: index −1 is 1, index n is n − 2; the edge itself is not repeated."""
+"""Reflection at the border of an image: index −1 is 1, index n is n − 2; the edge itself is not repeated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def mirrored(index: Tensor, length: int) -> Tensor:
 
 
 def box_blur(images: Tensor, window: int) -> Tensor:
-    """Replace every pixel by the mean of a square of `window` pixels around it, mirrored at the border.
+    """Replace every pixel by the mean of a square of `window` pixels around it, reflected at the border.
 
     An even square reaches one pixel further up and to the left, as OpenCV's does.
     """
@@ -33,13 +33,13 @@ def box_blur(images: Tensor, window: int) -> Tensor:
 
 
 def stretch(cells: int, pixels: int) -> Tensor:
-    """Return the weights that stretch a line of cells to a line of pixels linearly, shape (pixel, cell).
+    """Return the weights that resize a line of cells to a line of pixels bilinearly, shape (pixel, cell).
 
-    Cells and pixels are areas, so the first pixel's centre lies before the first cell's, in what is mirrored.
+    Cells and pixels are areas, so the first pixel's centre lies before the first cell's, in the reflected part.
     """
-    places = (torch.arange(pixels, dtype=torch.float64) + 0.5) * cells / pixels - 0.5
-    before = places.floor()
-    share = (places - before)[:, None]
+    positions = (torch.arange(pixels, dtype=torch.float64) + 0.5) * cells / pixels - 0.5
+    before = positions.floor()
+    share = (positions - before)[:, None]
     low, high = (mirrored(before.long() + step, cells)[:, None] for step in (0, 1))
     weights = torch.zeros(pixels, cells, dtype=torch.float64)
     return weights.scatter_add_(1, low, 1 - share).scatter_add_(1, high, share)

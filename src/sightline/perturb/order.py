@@ -17,7 +17,7 @@ Importance = Literal["value", "negative", "magnitude"]
 def importance_order(maps: Tensor, tie: Tie = "index", seed: int = 0, by: Importance = "value") -> Tensor:
     """Return the row-major pixel indices of each map by falling importance, shape (batch, height·width).
 
-    Important is what has a high value, or a low one (``by="negative"``), or one far from zero (``by="magnitude"``).
+    Important are high values, or low ones (``by="negative"``), or those far from zero (``by="magnitude"``).
     Pixels of equal value keep their row-major order (``tie="index"``) or are shuffled (``tie="random"``), by numbers
     that depend on the seed and the map alone, not on the batch.
 
@@ -36,9 +36,9 @@ def importance_order(maps: Tensor, tie: Tie = "index", seed: int = 0, by: Import
 
 
 def ranks(order: Tensor) -> Tensor:
-    """Return the place of each pixel in the order, 0 for the most important: the inverse permutation."""
-    places = torch.arange(order.shape[1], device=order.device).expand_as(order)
-    return torch.empty_like(order).scatter_(1, order, places)
+    """Return the rank of each pixel in the order, 0 for the most important: the inverse permutation."""
+    rising = torch.arange(order.shape[1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, rising)
 
 
 def finite_maps(maps: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Regions that may overlap: what several segmentations of one image, each widened a little, cut it into."""
+"""Overlapping regions of an image: the segments of several segmentations, each dilated a little."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Cuts = Cut | tuple[Cut, ...]
 SCALES = (50, 100, 150, 250, 500, 1200)  # of the authors of XRAI, as are the following
 SMOOTHING, SMALLEST = 0.8, 150
 SIDE = 224  # at which they cut, so that scales mean the same for images of any size
-CHUNK = 32  # masks widened at once
+CHUNK = 32  # masks dilated at once
 
 
 def check_cuts(cuts: Cuts | None) -> tuple[Cut, ...]:
@@ -37,14 +37,14 @@ def regions_of(model: Adapter, images: Tensor, cuts: tuple[Cut, ...], radius: in
     """Return the regions of each image, (region, height, width), bool: of the cuts, or of XRAI's six without any."""
     if cuts:
         layers = [pieces_of(model, images, cut) for cut in cuts]
-        found = [torch.cat([_masks(piece.labels) for piece in pieces]) for pieces in zip(*layers, strict=True)]
+        regions = [torch.cat([_masks(piece.labels) for piece in pieces]) for pieces in zip(*layers, strict=True)]
     else:
-        found = [_at_six_scales(raw) for raw in model.denormalise(images.detach().double())]
-    return [widened(masks.cpu(), radius) for masks in found]
+        regions = [_at_six_scales(raw) for raw in model.denormalise(images.detach().double())]
+    return [dilated(masks.cpu(), radius) for masks in regions]
 
 
 def given_regions(model: Adapter, images: Tensor, given: Given | Sequence[Tensor]) -> list[Tensor]:
-    """Return regions of one's own, as they are.
+    """Return the caller's own regions, as they are.
 
     Args:
         model: says what the pixels' colours are.
@@ -55,13 +55,13 @@ def given_regions(model: Adapter, images: Tensor, given: Given | Sequence[Tensor
     size = (images.shape[-2], images.shape[-1])
     each: Any = [given] * len(images) if _is_masks(given) else given
     if isinstance(each, list | tuple) and each and all(map(_is_masks, each)):
-        found: list[Tensor] = list(each)
+        regions: list[Tensor] = list(each)
     else:
-        found = [_masks(piece.labels) for piece in pieces_of(model, images, each)]
-    if len(found) != len(images) or any(tuple(masks.shape[1:]) != size for masks in found):
-        shapes = [tuple(masks.shape) for masks in found]
+        regions = [_masks(piece.labels) for piece in pieces_of(model, images, each)]
+    if len(regions) != len(images) or any(tuple(masks.shape[1:]) != size for masks in regions):
+        shapes = [tuple(masks.shape) for masks in regions]
         raise ShapeError(f"got regions of {shapes} for {len(images)} images of {size}; give (region, height, width)")
-    return [masks.cpu() for masks in found]
+    return [masks.cpu() for masks in regions]
 
 
 def _is_masks(given: Any) -> bool:
@@ -72,8 +72,8 @@ def _masks(labels: Tensor) -> Tensor:
     return labels == torch.arange(int(labels.max()) + 1, device=labels.device)[:, None, None]
 
 
-def widened(masks: Tensor, radius: int) -> Tensor:
-    """Add to each mask the pixels that have one of its own within `radius`."""
+def dilated(masks: Tensor, radius: int) -> Tensor:
+    """Dilate each mask by a disc of this radius."""
     if not radius:
         return masks
     reach = torch.arange(-radius, radius + 1)

@@ -1,8 +1,8 @@
 """Search over composites of images, many images side by side.
 
-A search is a generator: it yields what it wants measured and is sent the scores. `side_by_side` gathers the questions
-of all images that are still searching, so batches are full even where one image asks little, and what is found for an
-image does not depend on its neighbours.
+A search is a generator: it yields composites to be scored and is sent their scores. `side_by_side` gathers the
+questions of all unfinished searches, so batches are full even where a single image asks for few, and the result of an
+image does not depend on the others in the batch.
 """
 
 from __future__ import annotations
@@ -53,47 +53,47 @@ Search = Generator[Measure, Tensor, T]
 
 
 def side_by_side(model: Adapter, target: Target, searches: Sequence[Search[T]]) -> list[T]:
-    """Run one search per image to its end; return what each found.
+    """Run one search per image to its end; return the result of each.
 
     Args:
         model: the model.
-        target: what is read of the logits, one row per search.
+        target: what is read from the logits, one row per search.
         searches: one per image.
     """
-    found: dict[int, T] = {}
-    asks: dict[int, Measure] = {}
+    results: dict[int, T] = {}
+    questions: dict[int, Measure] = {}
     canvas = _Canvas()
 
     def send(row: int, scores: Tensor | None) -> None:
         try:
-            asks[row] = next(searches[row]) if scores is None else searches[row].send(scores)
+            questions[row] = next(searches[row]) if scores is None else searches[row].send(scores)
         except StopIteration as end:
-            asks.pop(row, None)
-            found[row] = end.value
+            questions.pop(row, None)
+            results[row] = end.value
 
     for row in range(len(searches)):
         send(row, None)
-    while asks:
-        for row, scores in measure(model, target, dict(asks), canvas).items():
+    while questions:
+        for row, scores in measure(model, target, dict(questions), canvas).items():
             send(row, scores)
-    return [found[row] for row in range(len(searches))]
+    return [results[row] for row in range(len(searches))]
 
 
-def measure(model: Adapter, target: Target, asks: Mapping[int, Measure], canvas: _Canvas) -> dict[int, Tensor]:
+def measure(model: Adapter, target: Target, questions: Mapping[int, Measure], canvas: _Canvas) -> dict[int, Tensor]:
     """Answer the questions of several images in common batches."""
-    jobs = [(row, group) for row, ask in asks.items() for group in ask.groups]
+    jobs = [(row, group) for row, question in questions.items() for group in question.groups]
     batches = -(-len(jobs) // model.batch)
     size = -(-len(jobs) // batches)  # equal batches: two of 14 run faster than one of 16 and one of 12
 
     def work(part: slice) -> Tensor:
-        images = canvas.take(part.stop - part.start, asks[jobs[part.start][0]].composite.canvas)
+        images = canvas.take(part.stop - part.start, questions[jobs[part.start][0]].composite.canvas)
         for image, (row, group) in zip(images, jobs[part], strict=True):
-            asks[row].composite.draw(image, group)
+            questions[row].composite.draw(image, group)
         return read_scores(model, target.take([row for row, _ in jobs[part]]), model(images))
 
     with torch.no_grad():
         scores = torch.cat(in_batches(work, len(jobs), size))
-    return dict(zip(asks, scores.split([len(ask.groups) for ask in asks.values()]), strict=True))
+    return dict(zip(questions, scores.split([len(question.groups) for question in questions.values()]), strict=True))
 
 
 class _Canvas:

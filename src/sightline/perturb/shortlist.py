@@ -1,4 +1,4 @@
-"""Which candidates of a greedy search are worth measuring: what one did a step ago tells what it will do now."""
+"""Which candidates of a greedy search are worth measuring, judged by how much they changed the score last time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 class Shortlist:
-    """Remembers what candidates did to the score when they were last measured, and names the promising ones.
+    """Remembers how much each candidate changed the score when it was last measured, and names the promising ones.
 
     Measured on photographs, the best of 28 candidates was among the four that had been best one step before in nine
     steps of ten. Gains go stale, so some candidates are measured again because they have waited longest.

@@ -1,4 +1,4 @@
-"""Superpixels: which pieces of an image come and go as a whole.
+"""Superpixels: the segments of an image that are inserted and removed as a whole.
 
 A cut is a literal, a name or a name with its numbers, so that a recipe can hold it: ``'grid'``, ``('grid', 2, 4)``,
 ``('slic', 60)``. So can it hold a small label map, ``((0, 0, 1), (2, 2, 1))``, which is stretched over the image. From
@@ -184,16 +184,16 @@ def pieces_of(model: Adapter, images: Tensor, given: Given | Own) -> list[Segmen
         own = [own(raw) for raw in model.denormalise(images)]
     if not isinstance(own, Segments):
         own = _label_maps(own)
-    found = own if isinstance(own, list) else [own] * len(images)
-    if len(found) != len(images):
+    pieces = own if isinstance(own, list) else [own] * len(images)
+    if len(pieces) != len(images):
         raise ShapeError(
-            f"got segments of {len(found)} images for a batch of {len(images)}; give one label per pixel, one label "
+            f"got segments of {len(pieces)} images for a batch of {len(images)}; give one label per pixel, one label "
             "map for all images or one for each"
         )
-    for piece in found:
+    for piece in pieces:
         if tuple(piece.labels.shape) != size:
             raise ShapeError(f"got segments of {tuple(piece.labels.shape)} in {size}; give one label per pixel")
-    return [Segments(piece.labels.to(images.device)) for piece in found]
+    return [Segments(piece.labels.to(images.device)) for piece in pieces]
 
 
 def _stretched(length: int, count: int) -> Tensor:
@@ -218,11 +218,11 @@ def _cut(model: Adapter, images: Tensor, cut: Cut) -> list[Segments]:
         return [grid_segments(size, cells, device=images.device)] * len(images)
     name, numbers = check_cut(cut)
     cutter: Any = getattr(require("skimage.segmentation", extra="photo"), name)
-    found = []
+    pieces = []
     for raw in model.denormalise(images.detach().double()).clamp(0, 1):
         labels = cutter(raw.movedim(0, -1).cpu().numpy(), **_settings(name, numbers))
-        found.append(Segments(_numbered(labels).labels.to(images.device)))
-    return found
+        pieces.append(Segments(_numbered(labels).labels.to(images.device)))
+    return pieces
 
 
 def _settings(name: str, numbers: tuple[float, ...]) -> dict[str, float]:

@@ -24,7 +24,7 @@ from sightline.citations import keys_of, references, specs_of
 from sightline.errors import RecipeError
 from sightline.extras import require
 from sightline.files import write_atomically
-from sightline.numbers import format_percent, format_score
+from sightline.formatting import format_count, format_probability, format_score
 from sightline.report.charts.curve import line_chart
 from sightline.report.figure import heat, overlay
 from sightline.report.palette import DIVERGING, SEQUENTIAL, css_gradient
@@ -137,7 +137,7 @@ def render_page(page: ExplainPage) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(score=format_score, percent=format_percent, count=_count)
+    environment.filters.update(score=format_score, percent=format_probability, count=format_count)
     template = resources.files("sightline.report").joinpath("templates/explain.html.j2").read_text("utf-8")
     text = environment.from_string(template).render(
         page=page,
@@ -212,8 +212,3 @@ def embed(image: Image.Image, largest: int = _LARGEST) -> str:
         small.quantize(256, dither=Image.Dither.NONE).save(png, format="PNG", optimize=True)
         kind, data = min((kind, data), ("png", png.getvalue()), key=lambda pair: len(pair[1]))
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def _count(value: float) -> str:
-    """Write a count of passes, with one digit where a part of the model ran: 3, 12.5, 4,000."""
-    return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.1f}"

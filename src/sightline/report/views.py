@@ -21,7 +21,7 @@ from sightline.audit.sanity import MethodSanity, SanityCheck
 from sightline.audit.view import as_picture
 from sightline.errors import ShapeError
 from sightline.extras import require
-from sightline.numbers import format_percent, format_score
+from sightline.formatting import format_probability, format_score
 from sightline.report.figure import Tile, overlay, panel, stack, with_scale
 from sightline.report.page import ExplainPage, embed, image_section, render_page
 from sightline.report.palette import DIVERGING, limit_of
@@ -118,7 +118,7 @@ def ranking_html(ranking: Ranking) -> str:
 
 
 def _ranked_image(image: ExplainedImage) -> str:
-    probability = "" if image.target.probability is None else f" {format_percent(image.target.probability)}"
+    probability = "" if image.target.probability is None else f" {format_probability(image.target.probability)}"
     figures = [_figure(_small(image.view.picture), f"{image.name}: {image.target.label}{probability}")]
     for scored in image.maps:
         place = "–" if scored.rank is None else str(scored.rank)
@@ -190,7 +190,7 @@ def _compared_row(name: str, explained: ExplainedImage) -> Image.Image:
         for scored in explained.maps
     ]
     probability = explained.target.probability
-    line = explained.target.label + ("" if probability is None else f", {format_percent(probability)}")
+    line = explained.target.label + ("" if probability is None else f", {format_probability(probability)}")
     return panel(explained.view.picture, tiles, title=name, line=line)
 
 

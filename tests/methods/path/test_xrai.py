@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 import sightline
 from sightline.methods.path.xrai import Xrai, gathered, gathered_fast
-from sightline.perturb.regions import regions_of, widened
+from sightline.perturb.regions import dilated, regions_of
 
 TARGET = sightline.Logit(2)
 
@@ -149,13 +149,13 @@ def test_what_is_found_first_is_no_less_than_what_is_found_next() -> None:
     assert want[few == want].min() > want[few != want].max()
 
 
-def test_widened_by_a_disc() -> None:
+def test_dilated_by_a_disc() -> None:
     mask = torch.zeros(1, 9, 9, dtype=torch.bool)
     mask[0, 4, 4] = mask[0, 0, 0] = True
     rows, columns = torch.meshgrid(torch.arange(9), torch.arange(9), indexing="ij")
     want = ((rows - 4) ** 2 + (columns - 4) ** 2 <= 9) | (rows**2 + columns**2 <= 9)
-    assert torch.equal(widened(mask, 3)[0], want)
-    assert torch.equal(widened(mask, 0), mask)
+    assert torch.equal(dilated(mask, 3)[0], want)
+    assert torch.equal(dilated(mask, 0), mask)
 
 
 @pytest.mark.parametrize("segments", ["('grid', 4)", "(('grid', 4), ('slic', 9))", "'felzenszwalb'", "None"])
@@ -170,7 +170,7 @@ def test_cuts_are_written_in_the_recipe(segments: str, tiny_cnn: nn.Module) -> N
     assert_close(got.map.sum(), base.amax(dim=1).sum())
 
 
-def test_regions_of_ones_own_are_not_widened(tiny_cnn: nn.Module) -> None:
+def test_regions_of_ones_own_are_not_dilated(tiny_cnn: nn.Module) -> None:
     images = torch.rand(2, 3, 16, 16, dtype=torch.float64)
     adapter, method = sightline.adapt(tiny_cnn), Xrai(steps=2, smallest=1)
     labels = torch.arange(16).view(4, 4).repeat_interleave(4, 0).repeat_interleave(4, 1)

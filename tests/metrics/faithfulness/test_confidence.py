@@ -8,8 +8,9 @@ from torch.testing import assert_close
 from sightline import adapt
 from sightline.errors import RecipeError
 from sightline.metrics.case import Case
-from sightline.metrics.faithfulness.confidence import AverageDrop, IncreaseInConfidence, unit
+from sightline.metrics.faithfulness.confidence import AverageDrop, IncreaseInConfidence
 from sightline.metrics.judge import judge
+from sightline.metrics.scaling import min_max
 from sightline.types import Logit
 
 from .test_positive_negative import MEAN, SIZE, STD, counting_white, white
@@ -45,7 +46,7 @@ def test_a_map_without_shades_leaves_the_picture_as_it_is_where_it_is_one():
     images = torch.randn(1, 3, *SIZE, dtype=torch.float64)
     maps = torch.ones(1, *SIZE)
     maps[0, 2, 2] = 0
-    seen = AverageDrop().seen(case_of(maps, images))
+    seen = AverageDrop().masked(case_of(maps, images))
     black = -torch.tensor(MEAN).double() / torch.tensor(STD).double()
     assert_close(seen[0, :, 2, 2], black)
     different = (seen != images).any(dim=1)
@@ -56,9 +57,9 @@ def test_seeing_through_a_map_is_multiplying_the_raw_picture():
     images, maps = torch.randn(2, 3, *SIZE, dtype=torch.float64), torch.rand(2, *SIZE, dtype=torch.float64)
     model = counting_white()
     case = case_of(maps, images)
-    want = model.normalise(model.denormalise(images) * unit(maps)[:, None])
-    assert_close(AverageDrop().seen(case), want)
-    assert_close(AverageDrop(fill="zero", scale="none").seen(case), images * maps[:, None])
+    want = model.normalise(model.denormalise(images) * min_max(maps)[:, None])
+    assert_close(AverageDrop().masked(case), want)
+    assert_close(AverageDrop(fill="zero", scale="none").masked(case), images * maps[:, None])
 
 
 @pytest.mark.parametrize(("factor", "shift"), [(3.0, 0.0), (0.5, 7.0), (1e6, -3.0)])
@@ -85,7 +86,7 @@ def test_a_constant_map_shows_nothing(value):
 def test_huge_maps_are_scaled_without_overflow():
     maps = torch.rand(1, *SIZE) * 3e38
     maps[0, 0, 0] = -3e38
-    assert unit(maps).isfinite().all()
+    assert min_max(maps).isfinite().all()
     assert AverageDrop()(case_of(maps)).values.isfinite().all()
 
 

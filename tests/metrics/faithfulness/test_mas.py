@@ -10,13 +10,13 @@ from torch.testing import assert_close
 from sightline import adapt
 from sightline.errors import RecipeError
 from sightline.metrics.case import Case
+from sightline.metrics.faithfulness.insertion_deletion_mda import monotone
 from sightline.metrics.faithfulness.mas import MasDeletion, MasInsDel, MasInsertion, align
-from sightline.metrics.faithfulness.monotone import monotone
 from sightline.metrics.judge import judge
 from sightline.models.passes import counting
 from sightline.types import Logit
 
-from .test_monotone import PIXELS, SIZE, chequered, contrasted, shares, weighing, white
+from .test_insertion_deletion_mda import PIXELS, SIZE, chequered, contrasted, shares, weighing, white
 
 
 def case_of(maps, weights=None):

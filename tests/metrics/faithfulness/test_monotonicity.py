@@ -13,7 +13,7 @@ from sightline.metrics.faithfulness.monotonicity import Monotonicity
 from sightline.metrics.judge import judge
 from sightline.types import Logit
 
-from .test_monotone import chequered, contrasted
+from .test_insertion_deletion_mda import chequered, contrasted
 
 SIZE = (8, 12)
 SIGNED = torch.linspace(-1, 2, 96, dtype=torch.float64).view(SIZE)

@@ -195,6 +195,6 @@ def test_wrong_options_are_refused_at_once(recipe, said):
 
 def test_percentiles_are_those_of_numpy():
     values = torch.rand(6, 7)
-    found = _missing(values, (25.0, 80.0), turned=False)
+    found = _missing(values, (25.0, 80.0), negated=False)
     for row, percentile in enumerate((25, 80)):
         assert torch.equal(found[row], values >= float(np.percentile(values.numpy(), percentile)))

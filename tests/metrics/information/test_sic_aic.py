@@ -15,13 +15,13 @@ from sightline.metrics.case import Case
 from sightline.metrics.information import sic_aic as information_module
 from sightline.metrics.information.sic_aic import Aic, Sic, area_of_curves, performance_curve, start_from
 from sightline.metrics.judge import judge
-from sightline.perturb.reveal import (
-    guess_each,
-    guess_from,
-    images_of,
-    information,
-    pictures_of,
+from sightline.perturb.interpolate import (
+    compressed_size,
+    from_uint8,
+    interpolate,
+    interpolate_each,
     random_pixels,
+    to_uint8,
     top_pixels,
 )
 from sightline.recipe import parse_metric, text
@@ -51,7 +51,7 @@ def scene(count=1):
     for shot in shots:
         shot[8:16, 6:14] = 200 + shot[8:16, 6:14] // 3
     model = adapt(brightness)
-    images = images_of(model, shots, torch.zeros(1, dtype=torch.float64))
+    images = from_uint8(model, shots, torch.zeros(1, dtype=torch.float64))
     down, right = torch.meshgrid(torch.arange(24.0), torch.arange(20.0), indexing="ij")
     maps = -((down - 11.6) ** 2 + (right - 9.7) ** 2 + 1e-3 * right)
     return model, images, maps.expand(count, -1, -1)
@@ -61,12 +61,12 @@ def case(model, images, maps, target=0):
     return Case(model, images, Logit(target), maps)
 
 
-# ---- guessing --------------------------------------------------------------------------------------------------------
+# ---- interpolation ---------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10**6), share=st.sampled_from([0.0, 0.02, 0.3, 0.9]))
-def test_a_guess_is_that_of_each_channel_by_itself(seed, share):
+def test_all_channels_are_interpolated_as_each_by_itself(seed, share):
     shot = picture(seed)
     known = np.random.default_rng(seed).random(shot.shape[:2]) < share
     cornered = known.copy()
@@ -77,51 +77,51 @@ def test_a_guess_is_that_of_each_channel_by_itself(seed, share):
             np.argwhere(cornered), shot[..., channel][cornered], np.argwhere(~cornered), method="linear", fill_value=0
         )
         want[..., channel][~cornered] = np.round(values.astype(np.float32))
-    assert np.array_equal(guess_from(shot, known), want)
+    assert np.array_equal(interpolate(shot, known), want)
 
 
-def test_a_plane_is_guessed_from_its_corners():
+def test_a_plane_is_interpolated_from_its_corners():
     down, right = np.mgrid[:9, :13]
     plane = np.stack([8 * down, 4 * right, 100 + down + right], axis=-1).astype(np.uint8)
-    assert np.array_equal(guess_from(plane, np.zeros((9, 13), bool)), plane)
+    assert np.array_equal(interpolate(plane, np.zeros((9, 13), bool)), plane)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (7, 1), (2, 2), (2, 5)])
-def test_pictures_too_thin_for_triangles_are_guessed_too(size):
+def test_pictures_too_thin_for_triangles_are_interpolated_too(size):
     shot = picture(size=size)
-    guess = guess_from(shot, np.zeros(size, bool))
+    guess = interpolate(shot, np.zeros(size, bool))
     assert guess.shape == shot.shape
     assert np.array_equal(guess[[0, 0, -1, -1], [0, -1, 0, -1]], shot[[0, 0, -1, -1], [0, -1, 0, -1]])
-    assert np.array_equal(guess_from(shot, np.ones(size, bool)), shot)
+    assert np.array_equal(interpolate(shot, np.ones(size, bool)), shot)
 
 
 def test_known_pixels_stay_and_nothing_given_is_changed():
     shot, known = picture(), np.random.default_rng(0).random((24, 20)) < 0.2
     before = shot.copy(), known.copy()
-    assert np.array_equal(guess_from(shot, known)[known], shot[known])
+    assert np.array_equal(interpolate(shot, known)[known], shot[known])
     assert np.array_equal(shot, before[0])
     assert np.array_equal(known, before[1])
 
 
-def test_several_guesses_come_in_the_order_they_were_asked(monkeypatch):
+def test_several_interpolations_come_in_the_order_they_were_asked(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     random = np.random.default_rng(0)
     sets = [random.random((24, 20)) < share for share in (0.5, 0.01, 0.9, 0.2)]
-    for (guess, size), known in zip(guess_each(picture(), sets), sets, strict=True):
-        assert np.array_equal(guess, guess_from(picture(), known))
-        assert size == information(guess)
+    for (guess, size), known in zip(interpolate_each(picture(), sets), sets, strict=True):
+        assert np.array_equal(guess, interpolate(picture(), known))
+        assert size == compressed_size(guess)
 
 
 def test_a_picture_comes_back_from_the_model_as_it_was():
     model, shots = adapt(brightness), [picture(0), picture(1)]
     for dtype in (torch.float32, torch.float64):
-        back = pictures_of(model, images_of(model, shots, torch.zeros(1, dtype=dtype)))
+        back = to_uint8(model, from_uint8(model, shots, torch.zeros(1, dtype=dtype)))
         assert all(np.array_equal(a, b) for a, b in zip(shots, back, strict=True))
 
 
 def test_noise_holds_more_information_than_a_plane():
     noise = np.random.default_rng(0).integers(0, 256, (24, 20, 3), dtype=np.uint8)
-    assert information(noise) > information(picture()) > information(np.zeros_like(noise))
+    assert compressed_size(noise) > compressed_size(picture()) > compressed_size(np.zeros_like(noise))
 
 
 # ---- which pixels ----------------------------------------------------------------------------------------------------
@@ -204,7 +204,9 @@ def test_they_share_pictures_and_passes(monkeypatch):
     model, images, maps = scene(2)
     asked = []
     monkeypatch.setattr(
-        information_module, "guess_each", lambda shot, known: (asked.append(len(known)), guess_each(shot, known))[1]
+        information_module,
+        "interpolate_each",
+        lambda shot, known: (asked.append(len(known)), interpolate_each(shot, known))[1],
     )
     scores = judge(case(model, images, maps), [SIC, AIC])
     assert asked == [14, 14]
@@ -306,13 +308,13 @@ def test_guesses_and_sizes_are_those_of_the_reference(shared):
     numbers = np.load(shared / "golden/photo/metric_sic_aic_A.npz")
     shot = np.load(shared / "golden/photo/inputs_A.npz")["rgb_uint8"]
     start = numbers["random_mask"] > 0
-    blurred = guess_from(shot, start)
+    blurred = interpolate(shot, start)
     assert np.array_equal(blurred, numbers["interpolated_uint8_t0"])
-    tenth = guess_from(shot, start | top_pixels(numbers["map_gae"], 0.1))
+    tenth = interpolate(shot, start | top_pixels(numbers["map_gae"], 0.1))
     assert np.array_equal(tenth, numbers["interpolated_uint8_t0.1"])
     want = numbers["sic_entropy_bytes"][[1, 9]]
     same = features.version("webp") == "1.6.0"
-    np.testing.assert_allclose([information(blurred), information(tenth)], want, rtol=0 if same else 0.02)
+    np.testing.assert_allclose([compressed_size(blurred), compressed_size(tenth)], want, rtol=0 if same else 0.02)
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ def test_evaluate_takes_the_method_from_the_attribution(tiny_vit, images):
     found = explain(tiny_vit, images, "ixg", target=1)
     scores = evaluate(tiny_vit, images, found, FOUR, target=1)
     assert all(torch.isfinite(scores[name]).all() for name in FOUR)
-    with pytest.raises(InputError, match="asks the method again"):
+    with pytest.raises(InputError, match="runs the method again"):
         evaluate(tiny_vit, images, found.pixels(), FOUR, target=1)
 
 

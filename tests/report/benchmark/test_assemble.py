@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.report import invented
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from sightline.cli.main import app
 from sightline.errors import InputError, OutputError, SightlineWarning
 from sightline.report.benchmark import benchmark_report, write_report
+from sightline.report.benchmark.provenance import packages
 from sightline.report.benchmark.sanity import sanity_results, sanity_tables
 
 
@@ -49,6 +51,13 @@ def test_by_default_the_page_lies_in_the_store(store):
     report = write_report(store, gallery=0, resamples=50)
     assert report.files[0] == store / "report" / "index.html"
     assert report.files[0].is_file()
+
+
+def test_the_packages_that_took_part_are_named():
+    package = SimpleNamespace(name="my-methods", version="1.4", digest="5f0e")
+    manifest = SimpleNamespace(packages=(package,))
+    assert packages(manifest) == [{"name": "my-methods", "version": "1.4", "digest": "5f0e"}]
+    assert packages(None) == []
 
 
 def test_what_is_missing_is_warned_of(tmp_path):

@@ -14,15 +14,7 @@ from PIL import Image
 from tests.report import invented
 
 from sightline.bench.table import make_table
-from sightline.report.benchmark.failures import failure_table
-from sightline.report.benchmark.gallery import choose_images, render_gallery, transparent_overlay
-from sightline.report.benchmark.page import TABLES, render_benchmark, write_benchmark
-from sightline.report.benchmark.sanity import SanityResult
-from sightline.report.charts.axis import axis_number, log_ticks, nice_range, nice_ticks
-from sightline.report.charts.cost import Point, cost_chart, pareto_front
-from sightline.report.charts.mean_curve import Series, group_insertion_deletion, mean_curve, mean_curve_chart, y_range
-from sightline.report.figure import overlay
-from sightline.report.formatting import (
+from sightline.formatting import (
     format_count,
     format_difference,
     format_interval,
@@ -31,6 +23,14 @@ from sightline.report.formatting import (
     format_score,
     format_seconds,
 )
+from sightline.report.benchmark.failures import failure_table
+from sightline.report.benchmark.gallery import choose_images, render_gallery, transparent_overlay
+from sightline.report.benchmark.page import TABLES, render_benchmark, write_benchmark
+from sightline.report.benchmark.sanity import SanityResult
+from sightline.report.charts.axis import axis_number, log_ticks, nice_range, nice_ticks, shorten
+from sightline.report.charts.cost import Point, cost_chart, pareto_front
+from sightline.report.charts.mean_curve import Series, group_insertion_deletion, mean_curve, mean_curve_chart, y_range
+from sightline.report.figure import overlay
 
 VOID = {"meta", "img", "br", "wbr"}
 
@@ -124,7 +124,8 @@ def test_every_recipe_metric_and_section_is_there(html, table):
         assert line.recipe in text
         assert line.metric in text
     for words in ("Curves", "Gallery", "Sanity", "Do the metrics agree?", "Failures and flags", "Run it again",
-                  "sightline bench run plan.toml", "@misc{nobody", "2.13.0", "Table 1 of nobody."):  # fmt: skip
+                  "sightline bench run plan.toml", "@misc{nobody", "2.13.0", "Table 1 of nobody.",
+                  "my-methods 1.4, source 5f0e1d2c3b4a"):  # fmt: skip
         assert words in text
 
 
@@ -198,6 +199,7 @@ def test_hostile_names_stay_text():
             plan={"name": "</pre></script>" + HOSTILE},
             skipped=[(QUOTED, HOSTILE)],
             versions=[(HOSTILE, QUOTED)],
+            packages=[{"name": HOSTILE, "version": QUOTED, "digest": HOSTILE}],
             left_out={QUOTED: [(HOSTILE, QUOTED)]},
             command=HOSTILE,
             bibtex=QUOTED,
@@ -280,6 +282,11 @@ def test_names_lie_inside_the_drawing_and_are_escaped():
     assert svg.count("lower is better") == 1
 
 
+def test_a_long_name_loses_its_middle():
+    assert shorten("short", 10) == "short"
+    assert shorten("abcdefghijklmnop", 11) == "abcdef…mnop"
+
+
 def test_a_chart_without_a_number_is_nothing():
     assert cost_chart([point("a", 1, np.nan)], title="t", y_label="y", higher=True) == ""
 
@@ -352,11 +359,11 @@ def test_without_a_photograph_maps_stand_alone(frame):
 
 
 def test_the_gallery_keeps_to_its_budget_but_shows_one(frame):
-    exhibits = invented.gallery(frame, count=4, recipes=["gae", "sobel"])
-    whole = render_gallery(exhibits)
-    size = [len(one["photo"]) + sum(len(tile["src"]) for tile in one["tiles"]) for one in whole]
-    assert len(render_gallery(exhibits, budget=sum(size[:3]))) == 3
-    assert len(render_gallery(exhibits, budget=0)) == 1
+    images = invented.gallery(frame, count=4, recipes=["gae", "sobel"])
+    rendered = render_gallery(images)
+    size = [len(image["photo"]) + sum(len(tile["src"]) for tile in image["tiles"]) for image in rendered]
+    assert len(render_gallery(images, budget=sum(size[:3]))) == 3
+    assert len(render_gallery(images, budget=0)) == 1
 
 
 def test_images_are_chosen_from_easy_to_hard():

@@ -1,4 +1,4 @@
-"""Completeness: do the values of a map add up to what there is to explain?"""
+"""Completeness: whether attributions sum to the difference of scores between the image and a baseline."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from sightline.metrics.again import attributions_again
 from sightline.metrics.case import Case, Measurement, flags_where, join_flags
+from sightline.metrics.re_explain import re_explain
 from sightline.models.adapter import Adapter
 from sightline.perturb.fill import FillName, make_fill
 from sightline.registry import METRICS
@@ -26,21 +26,21 @@ from sightline.types import Passes
 )
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    r"""Gap between the sum of the map and the score it should share out.
+    r"""Absolute difference between the sum of the map and the change of the score from a baseline to the image.
 
-    .. math:: \Bigl| \sum_i a_i - \bigl(s(x) - s(\text{blank})\bigr) \Bigr|
+    .. math:: \Bigl| \sum_i a_i - \bigl(s(x) - s(\tilde x)\bigr) \Bigr|
 
-    where s is the target that was explained and the blank image is filled all over :cite:p:`sundararajan2017`. Methods
-    that promise completeness, such as integrated gradients from the same blank, come near 0 as their steps grow; for
-    one that promises nothing the gap is no reproach.
+    where s is the target that was explained and :math:`\tilde x` the baseline, an image that is filled all over
+    :cite:p:`sundararajan2017`. Methods that satisfy completeness, such as integrated gradients from the same baseline,
+    come near 0 as their steps grow; for other methods a large value is no defect.
 
-    The map is asked for again and summed on its own grid, for enlarging a map to image size changes its sum.
+    The method is run again and its map summed on its own grid, for enlarging a map to image size changes its sum.
 
-    Edge cases: with `relative`, an image that scores as its blank is NaN, "no difference to explain"; a constant map is
-    flagged.
+    Edge cases: with `relative`, an image that scores as its baseline is NaN, "no difference to explain"; a constant map
+    is flagged.
 
     Attributes:
-        fill: the blank image (zero after normalisation, black, white, mean, blur).
+        fill: the baseline: zero (after normalisation), black, white, mean, blur.
         relative: divide by the absolute difference of the two scores.
     """
 
@@ -52,10 +52,10 @@ class Completeness:
         make_fill(self.fill)
 
     def __call__(self, case: Case, /) -> Measurement:
-        parts = attributions_again(case)
+        parts = re_explain(case)
         total = torch.cat([part.map.detach().double().sum(dim=(1, 2)) for part in parts])
-        blank = case.filled(make_fill(self.fill))
-        difference = case.target(case.clean.double()) - case.target(blank.double())
+        baseline = case.filled(make_fill(self.fill))
+        difference = case.target(case.clean.double()) - case.target(baseline.double())
         gap = (total - difference).abs()
         if not self.relative:
             return Measurement(gap.cpu(), None, case.flags)

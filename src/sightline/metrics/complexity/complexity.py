@@ -1,6 +1,6 @@
-"""Complexity: does the map say its piece with few pixels?
+"""Complexity: how concentrated a map is on few pixels.
 
-Neither metric asks the model: a short map may be wrong. Read them beside a faithfulness metric.
+Neither metric runs the model: a concentrated map may be wrong. Read them beside a faithfulness metric.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sightline.metrics.case import Case, Measurement, flags_where, join_flags
-from sightline.models.adapter import Adapter
+from sightline.metrics.case import Case, Measurement, WithoutPasses, flags_where, join_flags
 from sightline.registry import METRICS
-from sightline.types import Passes
 
 PARITY = "Quantus 0.6 to 1e-5"
 
@@ -24,8 +22,8 @@ PARITY = "Quantus 0.6 to 1e-5"
     "sparseness", family="complexity", cite="chalasani2020", cost="0 forward", direction="higher", parity=PARITY
 )
 @dataclass(frozen=True, slots=True)
-class Sparseness:
-    r"""Gini index of the map's magnitudes: 0 when all pixels weigh the same, near 1 when one has it all.
+class Sparseness(WithoutPasses):
+    r"""Gini index of the map's magnitudes: 0 when all pixels are equal, near 1 when a single one is not zero.
 
     .. math:: \frac{\sum_{k=1}^{n} (2k - n - 1)\, |a|_{(k)}}{n \sum_{k=1}^{n} |a|_{(k)}}
 
@@ -36,24 +34,19 @@ class Sparseness:
     magnitudes to compare and is NaN, "zero map".
     """
 
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
     def __call__(self, case: Case, /) -> Measurement:
         shares, zero = _shares(case)
         count = shares.shape[1]
-        places = 2 * torch.arange(1, count + 1, device=shares.device) - count - 1
-        return _measure(case, (places * shares.sort(dim=1).values).sum(dim=1) / count, zero)
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
+        weights = 2 * torch.arange(1, count + 1, device=shares.device) - count - 1
+        return _measure(case, (weights * shares.sort(dim=1).values).sum(dim=1) / count, zero)
 
 
 @METRICS.register(
     "complexity", family="complexity", cite="bhatt2020", cost="0 forward", direction="lower", parity=PARITY
 )
 @dataclass(frozen=True, slots=True)
-class Complexity:
-    r"""Entropy of the map's magnitudes, in nats: 0 when one pixel has it all, log n when all weigh the same.
+class Complexity(WithoutPasses):
+    r"""Entropy of the map's magnitudes, in nats: 0 when a single pixel is not zero, log n when all are equal.
 
     .. math:: -\sum_i q_i \ln q_i, \qquad q_i = \frac{|a_i|}{\sum_j |a_j|}
 
@@ -68,9 +61,6 @@ class Complexity:
     def __call__(self, case: Case, /) -> Measurement:
         shares, zero = _shares(case)
         return _measure(case, -torch.xlogy(shares, shares).sum(dim=1), zero)
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
 
 
 def _shares(case: Case) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Infidelity: does the map predict how the score moves when the image is disturbed?"""
+"""Infidelity: how well the map predicts the change of the score when the image is perturbed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sightline.seeds import generators
 from sightline.types import Passes
 
 T = TypeVar("T")
-Disturbance = Literal["squares", "noise"]
+Perturbation = Literal["squares", "noise"]
 
 
 @METRICS.register(
@@ -59,7 +59,7 @@ class Infidelity:
     """
 
     samples: int = 64
-    perturbation: Disturbance = "squares"
+    perturbation: Perturbation = "squares"
     window: int | None = None
     fill: FillName = "zero"
     sigma: float = 0.2
@@ -69,7 +69,7 @@ class Infidelity:
 
     def __post_init__(self) -> None:
         make_fill(self.fill)
-        if self.perturbation not in get_args(Disturbance):
+        if self.perturbation not in get_args(Perturbation):
             raise RecipeError(f"got perturbation={self.perturbation!r}; choose squares or noise")
         if self.samples < 1 or not 0 < self.sigma < float("inf") or (self.window is not None and self.window < 1):
             raise RecipeError(
@@ -77,27 +77,27 @@ class Infidelity:
             )
 
     def __call__(self, case: Case, /) -> Measurement:
-        here = case.target(case.clean.double())
+        clean = case.target(case.clean.double())
         products, changes = [], []
         at_once = max(1, case.model.batch // len(case.images))
         for some in _batched(self.perturbed(case.model, case.images), at_once):
             products += [(weights * case.maps.double()).sum(dim=(1, 2)) for weights, _ in some]
             logits = case.model.predict(torch.cat([images for _, images in some])).double()
-            changes += [here - case.target(part) for part in logits.split(len(here))]
-        found = infidelity(torch.stack(products), torch.stack(changes), normalise=self.normalise)
-        return Measurement(found.cpu(), None, case.flags)
+            changes += [clean - case.target(part) for part in logits.split(len(clean))]
+        errors = infidelity(torch.stack(products), torch.stack(changes), normalise=self.normalise)
+        return Measurement(errors.cpu(), None, case.flags)
 
     def perturbed(self, model: Adapter, images: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield, per sample, I as (batch, height, width) in float64, and the perturbed images."""
-        drawn = generators(self.seed, images)
+        random = generators(self.seed, images)
         blank = make_fill(self.fill)(model, images) if self.perturbation == "squares" else None
         for _ in range(self.samples):
             if blank is None:
-                noise = [torch.randn(images.shape[-2:], generator=one) for one in drawn]
+                noise = [torch.randn(images.shape[-2:], generator=generator) for generator in random]
                 weights = (torch.stack(noise) * self.sigma).to(images)
                 yield weights.double(), images - weights[:, None]
             else:
-                inside = torch.stack([self._square(images, one) for one in drawn]).to(images.device)
+                inside = torch.stack([self._square(images, generator) for generator in random]).to(images.device)
                 yield inside.double(), torch.where(inside[:, None], blank, images)
 
     def _square(self, images: Tensor, generator: torch.Generator) -> Tensor:

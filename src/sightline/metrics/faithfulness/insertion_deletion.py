@@ -1,4 +1,4 @@
-"""Faithfulness: does the model's answer follow the pixels that the map calls important?"""
+"""Insertion and deletion: the area under the model's response as pixels enter or leave in the order of the map."""
 
 from __future__ import annotations
 
@@ -9,110 +9,22 @@ import torch
 from torch import Tensor
 
 from sightline.metrics.case import Case, Measurement
+from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.models.adapter import Adapter
-from sightline.perturb.curve import Curve, Score
+from sightline.perturb.curve import STEP, Curve, Direction, Score
 from sightline.perturb.fill import FillName, make_fill
 from sightline.perturb.order import Tie
 from sightline.registry import METRICS
 from sightline.types import Passes
 
 PARITY = "eclique/RISE: curves and areas to 1e-4 on a real ViT and a photograph"
-USUAL_SIZE = (224, 224)  # assumed in the cost of a model that takes images of any size
 
 
-@METRICS.register(
-    "insertion", family="faithfulness", cite="petsiuk2018", cost="225 forward", direction="higher", parity=PARITY
-)
 @dataclass(frozen=True, slots=True)
-class Insertion:
-    r"""Area under the class probability as the most important pixels enter a blurred image.
+class _CurveArea(PerturbationOptions):
+    """Base of insertion and deletion: the area under one response curve."""
 
-    .. math:: \frac{1}{n} \sum_{k=1}^{n} \frac{p_{k-1} + p_k}{2}, \qquad n = \lceil HW / \mathrm{step} \rceil
-
-    where :math:`p_k` is the target class's probability once the :math:`k \cdot \mathrm{step}` most important pixels of
-    the image have replaced those of its blurred copy :cite:p:`petsiuk2018`. A map that names first what the model
-    needs lets the probability rise early.
-
-    It rewards finding enough evidence, not all of it. The blur of the protocol is weak (`radius` 5, an 11×11 kernel,
-    `sigma` 5): on some photographs the class is still visible in the blurred copy, the curve starts high and says
-    little about the map. Read it beside a strong one, ``insertion(radius=15, sigma=31.0)``.
-
-    It costs :math:`n + 1` forward passes.
-
-    Edge cases: a constant map is judged by the order of its ties and flagged; coarse maps are full of ties, so compare
-    them under one tie rule. The last step takes the pixels that are left and weighs as much as the others. A step as
-    large as the image leaves the two ends, whatever the map. Where the image itself is unlikely to be of the class, the
-    area is near zero for every map.
-
-    Attributes:
-        step: pixels per step.
-        fill: where the curve starts: blur, zero, black, white, mean.
-        radius: of the blur, in pixels.
-        sigma: of the blur.
-        score: what is followed: probability, log_probability, logit, accuracy. A target without a class, such as a
-            contrast, is followed itself, and the area is then in its units.
-        tie: the order of equal pixels: index (row-major), or random, by the seed.
-        seed: of random ties.
-    """
-
-    step: int = 224
-    fill: FillName = "blur"
-    radius: int = 5
-    sigma: float = 5.0
-    score: Score = "probability"
-    tie: Tie = "index"
-    seed: int = 0
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        _ = self.curve  # refuses wrong options now, not when the first image arrives
-
-    @property
-    def curve(self) -> Curve:
-        fill = make_fill(self.fill, self.radius, self.sigma)
-        return Curve("insert", fill, self.step, self.score, self.tie, self.seed)
-
-    def __call__(self, case: Case, /) -> Measurement:
-        return _area(case, case.curve(self.curve))
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes(forward=_points(model, self.curve))
-
-
-@METRICS.register(
-    "deletion", family="faithfulness", cite="petsiuk2018", cost="225 forward", direction="lower", parity=PARITY
-)
-@dataclass(frozen=True, slots=True)
-class Deletion:
-    r"""Area under the class probability as the most important pixels leave the image.
-
-    .. math:: \frac{1}{n} \sum_{k=1}^{n} \frac{p_{k-1} + p_k}{2}, \qquad n = \lceil HW / \mathrm{step} \rceil
-
-    where :math:`p_k` is the target class's probability once the :math:`k \cdot \mathrm{step}` most important pixels
-    have become zero after normalisation, the mean colour, not black :cite:p:`petsiuk2018`. A map that names first what
-    the model relies on lets the probability fall early.
-
-    It also rewards scattered maps: holes all over an image disturb a network wherever they are. Read it with insertion.
-
-    It costs :math:`n + 1` forward passes.
-
-    Edge cases: a constant map is judged by the order of its ties and flagged; coarse maps are full of ties, so compare
-    them under one tie rule. The last step takes the pixels that are left and weighs as much as the others. A step as
-    large as the image leaves the two ends, whatever the map. Where the image itself is unlikely to be of the class, the
-    area is near zero for every map.
-
-    Attributes:
-        step: pixels per step.
-        fill: what pixels become: zero, blur, black, white, mean.
-        radius: of the blur, in pixels.
-        sigma: of the blur.
-        score: what is followed: probability, log_probability, logit, accuracy. A target without a class, such as a
-            contrast, is followed itself, and the area is then in its units.
-        tie: the order of equal pixels: index (row-major), or random, by the seed.
-        seed: of random ties.
-    """
-
-    step: int = 224
+    step: int = STEP
     fill: FillName = "zero"
     radius: int = 5
     sigma: float = 5.0
@@ -120,20 +32,79 @@ class Deletion:
     tie: Tie = "index"
     seed: int = 0
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    direction: ClassVar[Direction]
 
     def __post_init__(self) -> None:
-        _ = self.curve
+        _ = self.curve  # refuses wrong options now, not when the first image arrives
 
     @property
     def curve(self) -> Curve:
         fill = make_fill(self.fill, self.radius, self.sigma)
-        return Curve("delete", fill, self.step, self.score, self.tie, self.seed)
+        return Curve(self.direction, fill, self.step, self.score, self.tie, self.seed)
 
     def __call__(self, case: Case, /) -> Measurement:
         return _area(case, case.curve(self.curve))
 
     def cost(self, model: Adapter, /) -> Passes:
-        return Passes(forward=_points(model, self.curve))
+        return Passes(forward=self.curve.passes(model))
+
+
+@METRICS.register(
+    "insertion", family="faithfulness", cite="petsiuk2018", cost="225 forward", direction="higher", parity=PARITY
+)
+@dataclass(frozen=True, slots=True)
+class Insertion(_CurveArea):
+    r"""Area under the class probability as the most important pixels enter a blurred image.
+
+    .. math:: \frac{1}{n} \sum_{k=1}^{n} \frac{p_{k-1} + p_k}{2}, \qquad n = \lceil HW / \mathrm{step} \rceil
+
+    where :math:`p_k` is the target class's probability once the :math:`k \cdot \mathrm{step}` most important pixels of
+    the image have replaced those of its blurred copy :cite:p:`petsiuk2018`. A map that ranks first the pixels the model
+    needs lets the probability rise early.
+
+    It rewards finding enough evidence, not all of it. The blur of the protocol is weak (`radius` 5, an 11×11 kernel,
+    `sigma` 5): on some photographs the class is still recognised in the blurred copy, the curve starts high and says
+    little about the map. Read it beside a strong one, ``insertion(radius=15, sigma=31.0)``.
+
+    It costs :math:`n + 1` forward passes.
+
+    Edge cases: a constant map is judged by the order of its ties and flagged; coarse maps are full of ties, so compare
+    them under one tie rule. The last step takes the remaining pixels and weighs as much as the others. A step as large
+    as the image leaves the two endpoints, whatever the map. Where the image itself is unlikely to be of the class, the
+    area is near zero for every map.
+
+    Attributes:
+        fill: the image that the curve starts from: blur, zero (after normalisation), black, white, mean.
+    """
+
+    fill: FillName = "blur"
+    direction: ClassVar[Direction] = "insert"
+
+
+@METRICS.register(
+    "deletion", family="faithfulness", cite="petsiuk2018", cost="225 forward", direction="lower", parity=PARITY
+)
+@dataclass(frozen=True, slots=True)
+class Deletion(_CurveArea):
+    r"""Area under the class probability as the most important pixels are removed from the image.
+
+    .. math:: \frac{1}{n} \sum_{k=1}^{n} \frac{p_{k-1} + p_k}{2}, \qquad n = \lceil HW / \mathrm{step} \rceil
+
+    where :math:`p_k` is the target class's probability once the :math:`k \cdot \mathrm{step}` most important pixels
+    have become zero after normalisation, the mean colour, not black :cite:p:`petsiuk2018`. A map that ranks first the
+    pixels the model relies on lets the probability fall early.
+
+    It also rewards scattered maps: holes all over an image disturb a network wherever they are. Read it with insertion.
+
+    It costs :math:`n + 1` forward passes.
+
+    Edge cases: those of `insertion`; a constant map is flagged.
+
+    Attributes:
+        fill: what removed pixels become: zero (after normalisation), blur, black, white, mean.
+    """
+
+    direction: ClassVar[Direction] = "delete"
 
 
 @METRICS.register(
@@ -145,7 +116,7 @@ class Deletion:
     parity=PARITY,
 )
 @dataclass(frozen=True, slots=True)
-class InsDel:
+class InsDel(PerturbationOptions):
     r"""Insertion minus deletion: one number for both.
 
     .. math:: \frac{1}{n} \sum_{k=1}^{n} \frac{d_{k-1} + d_k}{2}, \qquad d_k = p^{\mathrm{ins}}_k - p^{\mathrm{del}}_k
@@ -159,17 +130,10 @@ class InsDel:
     Edge cases: those of `insertion` and `deletion`; a constant map is flagged.
 
     Attributes:
-        step: pixels per step.
-        fill: two names: where insertion starts, and what deletion leaves.
-        radius: of the blur among the fills, in pixels.
-        sigma: of the blur.
-        score: what is followed: probability, log_probability, logit, accuracy. A target without a class, such as a
-            contrast, is followed itself, and the area is then in its units.
-        tie: the order of equal pixels: index (row-major), or random, by the seed.
-        seed: of random ties.
+        fill: two names: the image that insertion starts from, and what pixels removed by deletion become.
     """
 
-    step: int = 224
+    step: int = STEP
     fill: tuple[FillName, FillName] = ("blur", "zero")
     radius: int = 5
     sigma: float = 5.0
@@ -197,7 +161,7 @@ class InsDel:
     def cost(self, model: Adapter, /) -> Passes:
         insert, delete = self.curves
         shared = 2 if insert.fill == delete.fill else 1  # the image, and the filled image where it is the same
-        return Passes(forward=_points(model, insert) + _points(model, delete) - shared)
+        return Passes(forward=insert.passes(model) + delete.passes(model) - shared)
 
 
 def area(curve: Tensor) -> Tensor:
@@ -211,8 +175,3 @@ def area(curve: Tensor) -> Tensor:
 
 def _area(case: Case, curve: Tensor) -> Measurement:
     return Measurement(area(curve), curve, case.flags)
-
-
-def _points(model: Adapter, curve: Curve) -> int:
-    height, width = model.input_size or USUAL_SIZE
-    return len(curve.counts(height * width))

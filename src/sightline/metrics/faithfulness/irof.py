@@ -1,4 +1,4 @@
-"""IROF: remove the image piece by piece, the most important first, and see how fast the answer goes."""
+"""IROF: iterative removal of features, superpixel by superpixel, the most important first."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from torch import Tensor
 from sightline.errors import RecipeError
 from sightline.extras import require
 from sightline.metrics.case import Case, Measurement, flags_where, join_flags
+from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.models.adapter import Adapter
-from sightline.perturb.curve import Score, read_scores, scored
+from sightline.perturb.curve import Score
 from sightline.perturb.fill import FillName, make_fill
 from sightline.perturb.segments import Segments, grid_segments
 from sightline.registry import METRICS
-from sightline.types import Passes
+from sightline.types import Passes, Target
 
-PieceFill = FillName | Literal["running_mean"]
+SegmentFill = FillName | Literal["running_mean"]
 FILLS = (*get_args(FillName), "running_mean")
 
 
@@ -32,13 +33,13 @@ FILLS = (*get_args(FillName), "running_mean")
     parity="Quantus 0.6 with fill='running_mean' to 1e-5",
 )
 @dataclass(frozen=True, slots=True)
-class Irof:
-    r"""Area over the curve of the answer as superpixels are removed, the most important first.
+class Irof(PerturbationOptions):
+    r"""Area over the curve of the class probability as superpixels are removed, the most important first.
 
     .. math:: L - \sum_{l=2}^{L} \frac{\rho_{l-1} + \rho_l}{2}, \qquad \rho_l = \frac{p(x_l)}{p(x)}
 
     where :math:`x_l` lacks the :math:`l` superpixels of the highest mean value, and :math:`L` is how many there are
-    :cite:p:`rieger2020`. Whole pieces of the picture go at once, so neighbouring pixels cannot stand in for removed
+    :cite:p:`rieger2020`. Whole superpixels are removed at once, so neighbouring pixels cannot stand in for removed
     ones. It grows with :math:`L`, which SLIC decides: divide by the length of the curve to compare images.
 
     Quantus fills with one number, the mean of all channels of what is left by then: ``fill='running_mean'``. The
@@ -46,17 +47,16 @@ class Irof:
     finds depends on the image, so the declared cost is what was asked for.
 
     Edge cases: superpixels of equal value keep their row-major order; a constant map is judged by that, and flagged;
-    an image in which SLIC finds a single piece is flagged, "one segment"; where the answer to the image is zero the
-    score is NaN.
+    an image in which SLIC finds a single superpixel is flagged, "one segment"; where the image scores zero the metric
+    is NaN.
 
     Attributes:
         segments: about how many SLIC superpixels; or two numbers, the rows and columns of a grid.
-        fill: what removed pieces become: mean, zero, black, white, blur or running_mean.
-        score: what is followed of the class: probability, log_probability, logit, accuracy.
+        fill: what removed superpixels become: mean, zero, black, white, blur or running_mean.
     """
 
     segments: int | tuple[int, int] = 100
-    fill: PieceFill = "mean"
+    fill: SegmentFill = "mean"
     score: Score = "probability"
     range: ClassVar[tuple[float, float]] = (-math.inf, math.inf)
 
@@ -66,36 +66,36 @@ class Irof:
             raise RecipeError(f"got segments={self.segments}; give a number of 1 or more, or rows and columns")
 
     def __call__(self, case: Case, /) -> Measurement:
-        read = scored(case.target, self.score)
-        clean = read_scores(case.model, read, case.clean).double()
-        curves = [self._curve(case, row, read.take([row])) for row in range(len(case.images))]
+        target = case.followed(self.score)
+        clean = case.read(target, case.clean).double()
+        curves = [self._curve(case, row, target.take([row])) for row in range(len(case.images))]
         ratios = [curve / start for curve, start in zip(curves, clean, strict=True)]
         values = torch.stack([len(each) - torch.trapezoid(each) for each in ratios])
         values = values.masked_fill(clean == 0, math.nan)
-        one = torch.tensor([len(each) == 1 for each in ratios], device=clean.device)
+        single = torch.tensor([len(each) == 1 for each in ratios], device=clean.device)
         flags = join_flags(
-            case.flags, flags_where(one, "one segment"), flags_where(clean == 0, "the image scores zero")
+            case.flags, flags_where(single, "one segment"), flags_where(clean == 0, "the image scores zero")
         )
         return Measurement(values, _padded(ratios), flags)
 
     def cost(self, model: Adapter, /) -> Passes:
-        pieces = math.prod(self.segments) if isinstance(self.segments, tuple) else self.segments
-        return Passes(forward=1.0 + pieces)
+        count = math.prod(self.segments) if isinstance(self.segments, tuple) else self.segments
+        return Passes(forward=1.0 + count)
 
-    def _curve(self, case: Case, row: int, read: Any) -> Tensor:
-        """Return the answers as the pieces of one image go, (pieces,)."""
-        image, pieces = case.images[row], self._pieces(case, row)
-        order = pieces.means(case.maps[row].double()).sort(descending=True, stable=True).indices
+    def _curve(self, case: Case, row: int, target: Target) -> Tensor:
+        """Return the score after each superpixel of an image is removed, shape (superpixels,)."""
+        image, segments = case.images[row], self._segments(case, row)
+        order = segments.means(case.maps[row].double()).sort(descending=True, stable=True).indices
         filled = None if self.fill == "running_mean" else make_fill(self.fill)(case.model, image[None])[0]
         steps = []
         for segment in order:
-            image = torch.where(pieces.labels == segment, image.mean() if filled is None else filled, image)
+            image = torch.where(segments.labels == segment, image.mean() if filled is None else filled, image)
             steps.append(image)
         logits = case.model.predict(torch.stack(steps))
-        return read_scores(case.model, read.take([0] * len(steps)), logits).double()
+        return case.read(target.take([0] * len(steps)), logits).double()
 
-    def _pieces(self, case: Case, row: int) -> Segments:
-        key = ("pieces", self.segments, row)
+    def _segments(self, case: Case, row: int) -> Segments:
+        key = ("segments", self.segments, row)
         image = case.images[row]
         if isinstance(self.segments, tuple):
             size = (image.shape[-2], image.shape[-1])
@@ -106,7 +106,7 @@ class Irof:
 
 
 def superpixels(raw: Tensor, count: int) -> Segments:
-    """Cut an image, pixel values in 0..1 of shape (3, height, width), into about `count` pieces of similar colour."""
+    """Cut an image, pixel values in 0..1 of shape (3, height, width), into about `count` SLIC superpixels."""
     slic: Any = require("skimage.segmentation", extra="photo").slic
     rgb = raw.movedim(0, -1).detach().cpu().double().numpy()
     labels = torch.from_numpy(slic(rgb, n_segments=count, start_label=0)).long()

@@ -1,4 +1,4 @@
-"""Magnitude-aligned scoring: insertion and deletion that also ask whether the map's magnitudes fit the response."""
+"""Magnitude-aligned scoring: insertion and deletion, with a penalty where magnitudes differ from the response."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.metrics.case import Case, Measurement, flags_where, join_flags
-from sightline.metrics.faithfulness.fading import FIRST, Filling, Walk, same_order, walk_flags
+from sightline.metrics.faithfulness.filled_curve import (
+    FIRST_WINDOW,
+    FilledCurve,
+    Filling,
+    curve_flags,
+    same_order,
+)
 from sightline.metrics.faithfulness.insertion_deletion import area
-from sightline.metrics.faithfulness.monotone import FLAT, monotone
+from sightline.metrics.faithfulness.insertion_deletion_mda import FLAT, monotone
+from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.models.adapter import Adapter
-from sightline.perturb.curve import Direction
+from sightline.perturb.curve import STEP, Direction
 from sightline.perturb.order import Tie
 from sightline.registry import METRICS
 from sightline.types import Passes
@@ -25,13 +32,13 @@ Ranked = Literal["magnitude", "value"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aligned:
-    """What a magnitude-aligned score consists of, each of shape (batch, points).
+    """The curves that a magnitude-aligned score consists of, each of shape (batch, points).
 
     Attributes:
-        response: the share of the response that is back, or left; see `monotone`.
-        density: the share of the map's magnitude that has entered, or is left.
-        penalty: how far the two are apart.
-        score: the response, less or more the penalty, scaled to run from 0 to 1.
+        response: the scaled, monotone response; see `monotone`.
+        density: the share of the map's magnitude that has been inserted, or remains.
+        penalty: the difference of the two.
+        score: the response minus or plus the penalty, scaled to run from 0 to 1.
         flat: where there was nothing to scale and the score is a straight line, shape (batch,).
     """
 
@@ -40,6 +47,51 @@ class Aligned:
     penalty: Tensor
     score: Tensor
     flat: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _MagnitudeAligned(FilledCurve):
+    """Base of magnitude-aligned insertion and deletion.
+
+    Attributes:
+        by: magnitude ranks and weighs pixels by it, as the authors do; value ranks by the signed value and weighs by
+            its positive part.
+    """
+
+    by: Ranked = "magnitude"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    direction: ClassVar[Direction]
+
+    def __post_init__(self) -> None:
+        if self.by not in ("magnitude", "value"):
+            raise RecipeError(f"got by={self.by!r}; a magnitude-aligned score goes by magnitude or value")
+        FilledCurve.__post_init__(self)
+
+    def aligned(self, case: Case) -> Aligned:
+        """Return the curves that the score consists of."""
+        response = monotone(self.curve(case, self.direction), self.direction)
+        inserted = self._inserted(case)
+        return align(response, inserted if self.direction == "insert" else 1 - inserted, self.direction)
+
+    def _inserted(self, case: Case) -> Tensor:
+        """Return the share of the map's magnitude that the first pixels hold, at each point of the curve."""
+        order = case.order(self.tie, self.seed, same_order(case, self.by))
+        weights = _weights(case, self.by).gather(1, order)
+        sums = torch.cat([weights.new_zeros(len(weights), 1), weights.cumsum(dim=1)], dim=1)
+        counts = self.settings("insert").counts(weights.shape[1])
+        return sums[:, counts] / sums[:, -1:]
+
+    def __call__(self, case: Case, /) -> Measurement:
+        aligned, filled = self.aligned(case), self.filled(case)
+        empty = _weights(case, self.by).amax(dim=1) == 0
+        values = area(aligned.score).masked_fill(filled.visible | empty, float("nan"))
+        flags = join_flags(
+            curve_flags(case, filled), flags_where(empty, "no magnitude"), flags_where(aligned.flat & ~empty, FLAT)
+        )
+        return Measurement(values, aligned.score, flags)
+
+    def cost(self, model: Adapter, /) -> Passes:
+        return Passes(forward=self.forwards(model))
 
 
 @METRICS.register(
@@ -51,16 +103,16 @@ class Aligned:
     parity=PARITY,
 )
 @dataclass(frozen=True, slots=True)
-class MasInsertion(Walk):
-    r"""Insertion of which is taken off how far the map's magnitudes are from the response.
+class MasInsertion(_MagnitudeAligned):
+    r"""Magnitude-aligned insertion: insertion with a penalty where the map's magnitudes differ from the response.
 
     .. math:: s_k = m_k - |m_k - D_k|, \qquad D_k = \frac{\sum_{i \in \text{first}\ k \cdot \mathrm{step}} |a_i|}
         {\sum_i |a_i|}
 
-    where :math:`m_k` is the monotone response of `insertion_mda` and :math:`D_k` the share of the map that has entered
-    with it :cite:p:`walker2024mas`. The score s is cut to 0..1, scaled so that its least value is 0 and its largest 1,
-    and its area is taken by the trapezoid rule. Two maps with the same order score differently: magnitudes should
-    fall as the response rises.
+    where :math:`m_k` is the monotone response of `insertion_mda` and :math:`D_k` the share of the map's magnitude in
+    the pixels inserted so far :cite:p:`walker2024mas`. The score s is cut to 0..1, scaled so that its least value is 0
+    and its largest 1, and its area is taken by the trapezoid rule. Two maps with the same order score differently:
+    magnitudes should fall as the response rises.
 
     The scaling hides a penalty that is the same everywhere; it is in the authors' program and not in their text.
     ``metric.aligned(case)`` gives response, density, penalty and score. It costs what `insertion_mda` costs and shares
@@ -71,40 +123,11 @@ class MasInsertion(Walk):
     it is a straight line, 0.5, and flagged.
 
     Attributes:
-        step: pixels per step.
-        fill: what the curve starts from: fade, a blur in which the class cannot be seen; or zero, blur, black, white,
-            mean.
-        window: width of the first blur tried when it fades, in pixels, odd.
-        radius: of a fixed blur.
-        sigma: of a fixed blur.
-        by: magnitude ranks and weighs pixels by it, as the authors do; value ranks by the signed value and weighs by
-            its positive part.
-        tie: the order of equal pixels: index (row-major), or random, by the seed.
-        seed: of random ties.
+        fill: the image that the curve starts from: fade, a blur in which the class is not recognised; or zero, blur,
+            black, white, mean.
     """
 
-    step: int = 224
-    fill: Filling = "fade"
-    window: int = FIRST
-    radius: int = 5
-    sigma: float = 5.0
-    by: Ranked = "magnitude"
-    tie: Tie = "index"
-    seed: int = 0
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    def aligned(self, case: Case) -> Aligned:
-        """Return the curves that the score consists of."""
-        return _aligned(case, self, "insert")
-
-    def __call__(self, case: Case, /) -> Measurement:
-        return _measured(case, self, self.aligned(case))
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes(forward=self.forwards(model))
+    direction: ClassVar[Direction] = "insert"
 
 
 @METRICS.register(
@@ -116,54 +139,23 @@ class MasInsertion(Walk):
     parity=PARITY,
 )
 @dataclass(frozen=True, slots=True)
-class MasDeletion(Walk):
-    r"""Deletion to which is added how far the map's magnitudes are from the response.
+class MasDeletion(_MagnitudeAligned):
+    r"""Magnitude-aligned deletion: deletion with a penalty where the map's magnitudes differ from the response.
 
     .. math:: s_k = m_k + |m_k - D_k|, \qquad D_k = 1 - \frac{\sum_{i \in \text{first}\ k \cdot \mathrm{step}} |a_i|}
         {\sum_i |a_i|}
 
-    where :math:`m_k` is the monotone response of `deletion_mda` and :math:`D_k` the share of the map that is left
-    :cite:p:`walker2024mas`. The score s is cut to 0..1, scaled so that its least value is 0 and its largest 1, and its
-    area is taken by the trapezoid rule. ``metric.aligned(case)`` gives response, density, penalty and score. It costs
-    what `deletion_mda` costs and shares its curve.
+    where :math:`m_k` is the monotone response of `deletion_mda` and :math:`D_k` the share of the map's magnitude in the
+    remaining pixels :cite:p:`walker2024mas`. The score s is cut to 0..1, scaled so that its least value is 0 and its
+    largest 1, and its area is taken by the trapezoid rule. ``metric.aligned(case)`` gives response, density, penalty
+    and score. It costs what `deletion_mda` costs and shares its curve.
 
     Edge cases: a map of zeros has no density, NaN, "no magnitude"; where the score has nothing to scale (image and
     filled copy score alike) it is a straight line, 0.5, and flagged.
-
-    Attributes:
-        step: pixels per step.
-        fill: what pixels become: zero, black, white, mean, blur; or fade, the first blur that hides the class.
-        window: width of the first blur tried when it fades, in pixels, odd.
-        radius: of a fixed blur.
-        sigma: of a fixed blur.
-        by: magnitude ranks and weighs pixels by it, as the authors do; value ranks by the signed value and weighs by
-            its positive part.
-        tie: the order of equal pixels: index (row-major), or random, by the seed.
-        seed: of random ties.
     """
 
-    step: int = 224
     fill: Filling = "zero"
-    window: int = FIRST
-    radius: int = 5
-    sigma: float = 5.0
-    by: Ranked = "magnitude"
-    tie: Tie = "index"
-    seed: int = 0
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        _check(self)
-
-    def aligned(self, case: Case) -> Aligned:
-        """Return the curves that the score consists of."""
-        return _aligned(case, self, "delete")
-
-    def __call__(self, case: Case, /) -> Measurement:
-        return _measured(case, self, self.aligned(case))
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes(forward=self.forwards(model))
+    direction: ClassVar[Direction] = "delete"
 
 
 @METRICS.register(
@@ -175,7 +167,7 @@ class MasDeletion(Walk):
     parity=PARITY,
 )
 @dataclass(frozen=True, slots=True)
-class MasInsDel:
+class MasInsDel(PerturbationOptions):
     r"""Magnitude-aligned insertion minus magnitude-aligned deletion: one number for both.
 
     .. math:: \frac1n \sum_{k=1}^{n} \frac{d_{k-1} + d_k}{2}, \qquad d_k = s^{\mathrm{ins}}_k - s^{\mathrm{del}}_k
@@ -186,15 +178,11 @@ class MasInsDel:
     Edge cases: it is NaN where one of the two is, and carries the flags of both.
 
     Attributes:
-        step: pixels per step.
-        window: width of the first blur tried, in pixels, odd.
         by: magnitude ranks and weighs pixels by it; value ranks by the signed value and weighs by its positive part.
-        tie: the order of equal pixels: index (row-major), or random, by the seed.
-        seed: of random ties.
     """
 
-    step: int = 224
-    window: int = FIRST
+    step: int = STEP
+    window: int = FIRST_WINDOW
     by: Ranked = "magnitude"
     tie: Tie = "index"
     seed: int = 0
@@ -212,7 +200,7 @@ class MasInsDel:
         inserted, deleted = (metric(case) for metric in self.pair)
         assert inserted.curve is not None
         assert deleted.curve is not None
-        flags = tuple(_both(*ones) for ones in zip(inserted.flags, deleted.flags, strict=True))
+        flags = join_flags(inserted.flags, deleted.flags)
         return Measurement(inserted.values - deleted.values, inserted.curve - deleted.curve, flags)
 
     def cost(self, model: Adapter, /) -> Passes:
@@ -234,45 +222,9 @@ def align(response: Tensor, density: Tensor, direction: Direction) -> Aligned:
     return Aligned(response, density, penalty, score, flat)
 
 
-def _aligned(case: Case, walk: Walk, direction: Direction) -> Aligned:
-    response = monotone(walk.curve(case, direction), direction)
-    entered = _entered(case, walk)
-    return align(response, entered if direction == "insert" else 1 - entered, direction)
-
-
-def _entered(case: Case, walk: Walk) -> Tensor:
-    """Return the share of the map's magnitude that the first pixels hold, at each point of the curve."""
-    by = same_order(case, walk.by)
-    weights = _weights(case, walk).gather(1, case.order(walk.tie, walk.seed, by))
-    sums = torch.cat([weights.new_zeros(len(weights), 1), weights.cumsum(dim=1)], dim=1)
-    counts = walk.plain("insert").counts(weights.shape[1])
-    return sums[:, counts] / sums[:, -1:]
-
-
-def _weights(case: Case, walk: Walk) -> Tensor:
-    """Return what each pixel weighs, the largest of a map being one so that no sum overflows."""
+def _weights(case: Case, by: Ranked) -> Tensor:
+    """Return what each pixel weighs, shape (batch, pixel), the largest of a map being one so that no sum overflows."""
     maps = case.maps.double().flatten(1)
-    weights = maps.abs() if walk.by == "magnitude" else maps.clamp(min=0)
+    weights = maps.abs() if by == "magnitude" else maps.clamp(min=0)
     largest = weights.amax(dim=1, keepdim=True)
     return weights / torch.where(largest > 0, largest, 1)
-
-
-def _measured(case: Case, walk: Walk, aligned: Aligned) -> Measurement:
-    filled = walk.filled(case)
-    empty = _weights(case, walk).amax(dim=1) == 0
-    values = area(aligned.score).masked_fill(filled.visible | empty, float("nan"))
-    flags = join_flags(
-        walk_flags(case, filled), flags_where(empty, "no magnitude"), flags_where(aligned.flat & ~empty, FLAT)
-    )
-    return Measurement(values, aligned.score, flags)
-
-
-def _check(walk: Walk) -> None:
-    if walk.by not in ("magnitude", "value"):
-        raise RecipeError(f"got by={walk.by!r}; a magnitude-aligned score goes by magnitude or value")
-    Walk.__post_init__(walk)
-
-
-def _both(first: str, second: str) -> str:
-    """Join two texts of the same image, each reason once."""
-    return "; ".join(dict.fromkeys(reason for text in (first, second) for reason in text.split("; ") if reason))

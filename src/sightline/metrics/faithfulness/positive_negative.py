@@ -1,8 +1,7 @@
-"""Positive and negative perturbation: pixels go black, a tenth at a time, and the model is asked again."""
+"""Positive and negative perturbation: growing shares of the pixels are masked and the model is run again."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,13 +10,13 @@ from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.metrics.case import Case, Measurement
+from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.models.adapter import Adapter
-from sightline.models.precision import full_precision
-from sightline.perturb.curve import Accuracy, Logits, responses, scored
+from sightline.perturb.curve import Logits, Score, responses
 from sightline.perturb.fill import FillName, make_fill
 from sightline.perturb.order import Importance, Tie, ranks
 from sightline.registry import METRICS
-from sightline.types import Passes, Target
+from sightline.types import Passes
 
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 Area = Literal["raw", "mean"]
@@ -26,8 +25,15 @@ FAMILY = "faithfulness"
 
 
 @dataclass(frozen=True, slots=True)
-class _Masked(ABC):
-    """Mask growing shares of the pixels and take the area under what is read of the logits."""
+class _Masked(PerturbationOptions):
+    """Base of metrics that mask growing shares of the pixels and take the area under the model's response.
+
+    Attributes:
+        fractions: the shares of pixels that are masked, rising.
+        include_zero: whether the untouched image is the first point.
+        area: raw, or mean, which divides by the width of the curve.
+        fill: what masked pixels become: black, zero (after normalisation), white, mean, blur.
+    """
 
     fractions: tuple[float, ...] = TENTHS
     include_zero: bool = False
@@ -35,6 +41,7 @@ class _Masked(ABC):
     fill: FillName = "black"
     tie: Tie = "index"
     seed: int = 0
+    score: ClassVar[Score] = "accuracy"
     by: ClassVar[Importance] = "value"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
@@ -44,15 +51,16 @@ class _Masked(ABC):
             raise RecipeError(f"got fractions={self.fractions}; give two or more between 0 and 1, rising")
 
     def __call__(self, case: Case, /) -> Measurement:
-        curve = self.read(case, self.logits(case))
-        places = torch.tensor(self.places, dtype=torch.float64, device=curve.device)
-        found = torch.trapezoid(curve.double(), places, dim=1)
-        values = found / (places[-1] - places[0]) if self.area == "mean" else found
+        target = case.followed(self.score, truth=self.score == "accuracy")
+        curve = case.read(target, self.logits(case))
+        shares = torch.tensor(self.shares, dtype=torch.float64, device=curve.device)
+        areas = torch.trapezoid(curve.double(), shares, dim=1)
+        values = areas / (shares[-1] - shares[0]) if self.area == "mean" else areas
         return Measurement(values, curve, case.flags)
 
     @property
-    def places(self) -> tuple[float, ...]:
-        """The shares of pixels at the points of the curve."""
+    def shares(self) -> tuple[float, ...]:
+        """The shares of masked pixels at the points of the curve."""
         return (0.0, *self.fractions) if self.include_zero else self.fractions
 
     def logits(self, case: Case) -> Tensor:
@@ -65,15 +73,11 @@ class _Masked(ABC):
     def _masked(self, case: Case) -> Tensor:
         order = case.order(self.tie, self.seed, self.by)
         counts = [int(order.shape[1] * fraction) for fraction in self.fractions]
-        blank = make_fill(self.fill)(case.model, case.images)
-        return responses(case.model, case.images, blank, Logits(), ranks(order), counts)
-
-    @abstractmethod
-    def read(self, case: Case, logits: Tensor) -> Tensor:
-        """Return what is followed, shape (batch, points)."""
+        filled = make_fill(self.fill)(case.model, case.images)
+        return responses(case.model, case.images, filled, Logits(), ranks(order), counts)
 
     def cost(self, model: Adapter, /) -> Passes:
-        return Passes(forward=len(self.places))
+        return Passes(forward=len(self.shares))
 
 
 @METRICS.register(
@@ -81,13 +85,13 @@ class _Masked(ABC):
 )
 @dataclass(frozen=True, slots=True)
 class Positive(_Masked):
-    r"""Area under the accuracy as the most important pixels go black.
+    r"""Area under the accuracy as the most important pixels are masked (positive perturbation).
 
     .. math:: \sum_{k} \frac{c_k + c_{k+1}}{2} (f_{k+1} - f_k), \qquad f = 0.1, 0.2, \dots 0.9
 
     where :math:`c_k` is 1 if the model's first choice is the true class once the
     :math:`\lfloor HW f_k \rfloor` most important pixels are black, and 0 otherwise :cite:p:`chefer2021transformer`. The
-    true class is asked for whichever class the map explains; give ``labels=…`` where they differ. The mean over images
+    true class is followed whichever class the map explains; give ``labels=…`` where they differ. The mean over images
     is the area under the accuracy curve of the set, and `Measurement.curve` holds the hits of each image.
 
     The authors print hits per fraction; that the published areas are this sum, at most 0.8 and times 100, fits their
@@ -97,18 +101,7 @@ class Positive(_Masked):
 
     Edge cases: a constant map is judged by the order of its ties and flagged. An image that the model gets wrong is
     not left out.
-
-    Attributes:
-        fractions: the shares of pixels that are masked, rising.
-        include_zero: whether the untouched image is the first point.
-        area: raw, or mean, which divides by the width of the curve.
-        fill: what masked pixels become: black, zero (after normalisation), white, mean, blur.
-        tie: the order of equal pixels: index (row-major), or random, by the seed.
-        seed: of random ties.
     """
-
-    def read(self, case: Case, logits: Tensor) -> Tensor:
-        return _hits(case, logits)
 
 
 @METRICS.register(
@@ -116,7 +109,7 @@ class Positive(_Masked):
 )
 @dataclass(frozen=True, slots=True)
 class Negative(_Masked):
-    r"""Area under the accuracy as the least important pixels go black.
+    r"""Area under the accuracy as the least important pixels are masked (negative perturbation).
 
     .. math:: \sum_{k} \frac{c_k + c_{k+1}}{2} (f_{k+1} - f_k), \qquad f = 0.1, 0.2, \dots 0.9
 
@@ -126,20 +119,9 @@ class Negative(_Masked):
     fraction, shared with `probability_negative`.
 
     Edge cases: a constant map is judged by the order of its ties and flagged.
-
-    Attributes:
-        fractions: the shares of pixels that are masked, rising.
-        include_zero: whether the untouched image is the first point.
-        area: raw, or mean, which divides by the width of the curve.
-        fill: what masked pixels become: black, zero (after normalisation), white, mean, blur.
-        tie: the order of equal pixels: index (row-major), or random, by the seed.
-        seed: of random ties.
     """
 
     by: ClassVar[Importance] = "negative"
-
-    def read(self, case: Case, logits: Tensor) -> Tensor:
-        return _hits(case, logits)
 
 
 @METRICS.register(
@@ -147,7 +129,7 @@ class Negative(_Masked):
 )
 @dataclass(frozen=True, slots=True)
 class ProbabilityPositive(_Masked):
-    r"""Area under the class's probability as the most important pixels go black: the DEL of the IIA tables.
+    r"""Area under the class probability as the most important pixels are masked: the DEL of the IIA tables.
 
     .. math:: \sum_{k} \frac{p_k + p_{k+1}}{2} (f_{k+1} - f_k), \qquad f = 0, 0.1, \dots 0.9
 
@@ -157,20 +139,10 @@ class ProbabilityPositive(_Masked):
     followed itself. It costs ten forward passes, nine of them shared with `positive`.
 
     Edge cases: a constant map is judged by the order of its ties and flagged.
-
-    Attributes:
-        fractions: the shares of pixels that are masked, rising.
-        include_zero: whether the untouched image is the first point.
-        area: raw, or mean, which divides by the width of the curve.
-        fill: what masked pixels become: black, zero (after normalisation), white, mean, blur.
-        tie: the order of equal pixels: index (row-major), or random, by the seed.
-        seed: of random ties.
     """
 
     include_zero: bool = True
-
-    def read(self, case: Case, logits: Tensor) -> Tensor:
-        return _probabilities(case, logits)
+    score: ClassVar[Score] = "probability"
 
 
 @METRICS.register(
@@ -178,7 +150,7 @@ class ProbabilityPositive(_Masked):
 )
 @dataclass(frozen=True, slots=True)
 class ProbabilityNegative(_Masked):
-    r"""Area under the class's probability as the least important pixels go black: the INS of the IIA tables.
+    r"""Area under the class probability as the least important pixels are masked: the INS of the IIA tables.
 
     .. math:: \sum_{k} \frac{p_k + p_{k+1}}{2} (f_{k+1} - f_k), \qquad f = 0, 0.1, \dots 0.9
 
@@ -187,34 +159,8 @@ class ProbabilityNegative(_Masked):
     `probability_positive`. It costs ten forward passes, nine of them shared with `negative`.
 
     Edge cases: a constant map is judged by the order of its ties and flagged.
-
-    Attributes:
-        fractions: the shares of pixels that are masked, rising.
-        include_zero: whether the untouched image is the first point.
-        area: raw, or mean, which divides by the width of the curve.
-        fill: what masked pixels become: black, zero (after normalisation), white, mean, blur.
-        tie: the order of equal pixels: index (row-major), or random, by the seed.
-        seed: of random ties.
     """
 
     include_zero: bool = True
+    score: ClassVar[Score] = "probability"
     by: ClassVar[Importance] = "negative"
-
-    def read(self, case: Case, logits: Tensor) -> Tensor:
-        return _probabilities(case, logits)
-
-
-def _hits(case: Case, logits: Tensor) -> Tensor:
-    return _of_each(case, logits, Accuracy(case.truth))
-
-
-def _probabilities(case: Case, logits: Tensor) -> Tensor:
-    return _of_each(case, logits, scored(case.target, "probability"))
-
-
-def _of_each(case: Case, logits: Tensor, target: Target) -> Tensor:
-    """Read a target of logits of the shape (batch, points, class)."""
-    exact = full_precision(logits)
-    points = exact.shape[1]
-    rows = [row for row in range(len(exact)) for _ in range(points)]
-    return target.take(rows)(exact.flatten(0, 1)).view(len(exact), points)

@@ -1,7 +1,7 @@
-"""True token masking: does the model's answer follow the patches that the map calls important, when they are not there?
+"""True token masking: insertion and deletion of patches by dropping their tokens instead of filling pixels.
 
-Nothing is painted over: the tokens of removed patches leave the sequence after their positions were added
-:cite:p:`skipplus2024`. No fill can look like evidence of its own, and the passes are shorter.
+The tokens of removed patches leave the sequence after their positions were added :cite:p:`skipplus2024`. No fill can
+act as evidence of its own, and the passes are shorter.
 """
 
 from __future__ import annotations
@@ -15,24 +15,32 @@ from torch import Tensor
 from sightline.errors import RecipeError
 from sightline.metrics.case import Case, Measurement, flags_where, join_flags
 from sightline.metrics.faithfulness.insertion_deletion import area
+from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.models.adapter import Adapter
 from sightline.models.batch import in_batches
 from sightline.models.vit.adapter import VisionTransformer
-from sightline.perturb.curve import Accuracy, Direction, Logits, read_scores, responses
+from sightline.perturb.curve import Direction, Logits, responses
 from sightline.perturb.fill import FillName, make_fill
 from sightline.perturb.order import Tie, importance_order, ranks
 from sightline.perturb.patch_values import patch_values
 from sightline.perturb.tokens import run_on_tokens
 from sightline.registry import METRICS
-from sightline.types import LogProbability, Passes, Probability, Target
+from sightline.types import Passes, Target
 
-Fall = Literal["probability", "log_probability"]
+Drop = Literal["probability", "log_probability"]
 PARITY = "closed form; dropping tokens equals running the model on the remaining sequence"
 READ_PATCHES = ("mean", "cls+mean", "map")  # classifiers that need a patch at least
 
 
 @dataclass(frozen=True, slots=True)
-class _Masking:
+class _TokenMasking(PerturbationOptions):
+    """Base of the metrics of true token masking.
+
+    Attributes:
+        steps: the curve has this many points, one share 1/steps apart.
+        fill: what pixels become on a model without tokens: zero (after normalisation), blur, black, white, mean.
+    """
+
     steps: int = 10
     fill: FillName = "zero"
     tie: Tie = "index"
@@ -45,25 +53,21 @@ class _Masking:
             raise RecipeError(f"got steps={self.steps}; a curve needs two points at least, so give 2 or more")
 
     def __call__(self, case: Case, /) -> Measurement:
-        clean = self.read(case, case.clean[:, None])
-        masked = self.read(case, _masked_logits(case, self))
+        target = self.followed(case)
+        clean = case.read(target, case.clean[:, None])
+        masked = case.read(target, _masked_logits(case, self))
         curve = torch.cat([clean, masked] if self.direction == "delete" else [masked, clean], dim=1)
         curve = self.height(curve, clean)
         filled = torch.full((len(curve),), not isinstance(case.model, VisionTransformer))
         flags = flags_where(filled, f"no tokens to drop: pixels filled ({self.fill})")
         return Measurement(area(curve), curve, join_flags(case.flags, flags))
 
-    def read(self, case: Case, logits: Tensor) -> Tensor:
-        """Turn logits, (batch, points, class), into what is followed, (batch, points)."""
-        points = logits.shape[1]
-        rows = [row for row in range(len(logits)) for _ in range(points)]
-        followed = self.followed(case.truth).take(rows)
-        return read_scores(case.model, followed, logits.flatten(0, 1)).reshape(-1, points)
-
-    def followed(self, truth: tuple[int, ...]) -> Target:
-        return Accuracy(truth)
+    def followed(self, case: Case) -> Target:
+        """Return what is read from the logits."""
+        return case.followed("accuracy", truth=True)
 
     def height(self, curve: Tensor, clean: Tensor) -> Tensor:
+        """Return what the area is taken of, from the score at each point and on the image."""
         return curve
 
     def cost(self, model: Adapter, /) -> Passes:
@@ -75,12 +79,18 @@ class _Masking:
 
 
 @dataclass(frozen=True, slots=True)
-class _Aopc(_Masking):
-    score: Fall = "probability"
+class _Aopc(_TokenMasking):
+    """Base of the areas over the perturbation curve.
+
+    Attributes:
+        score: whose drop is followed: the probability's, or its logarithm's (log_probability).
+    """
+
+    score: Drop = "probability"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
-    def followed(self, truth: tuple[int, ...]) -> Target:
-        return Probability(truth) if self.score == "probability" else LogProbability(truth)
+    def followed(self, case: Case) -> Target:
+        return case.followed(self.score, truth=True)
 
     def height(self, curve: Tensor, clean: Tensor) -> Tensor:
         return clean - curve
@@ -95,8 +105,8 @@ class _Aopc(_Masking):
     parity=PARITY,
 )
 @dataclass(frozen=True, slots=True)
-class DeletionAccuracy(_Masking):
-    r"""How long the model stays right as the most important patches are taken out of its input.
+class DeletionAccuracy(_TokenMasking):
+    r"""Area under the accuracy as the tokens of the most important patches are dropped.
 
     .. math:: \frac{1}{0.9} \int_0^{0.9} \mathbb{1}[\arg\max_k y_k(x^{-f}) = c]\, df
 
@@ -111,12 +121,6 @@ class DeletionAccuracy(_Masking):
     Edge cases: on a model without tokens, such as a convolutional one, the most important pixels are filled instead,
     and every image is flagged: do not compare those numbers with true masking. A classifier that averages patches
     always keeps one. A constant map is judged by the order of its ties and flagged.
-
-    Attributes:
-        steps: the curve has this many points, one share 1/steps apart.
-        fill: what pixels become on a model without tokens.
-        tie: the order of equal patches; index is row-major, random goes by `seed`.
-        seed: of the random ties.
     """
 
     direction: ClassVar[Direction] = "delete"
@@ -131,8 +135,8 @@ class DeletionAccuracy(_Masking):
     parity=PARITY,
 )
 @dataclass(frozen=True, slots=True)
-class InsertionAccuracy(_Masking):
-    r"""How soon the model is right when it sees the most important patches alone.
+class InsertionAccuracy(_TokenMasking):
+    r"""Area under the accuracy when only the tokens of the most important patches are kept.
 
     .. math:: \frac{1}{0.9} \int_{0.1}^{1} \mathbb{1}[\arg\max_k y_k(x^{+f}) = c]\, df
 
@@ -145,12 +149,6 @@ class InsertionAccuracy(_Masking):
     `deletion_accuracy`.
 
     Edge cases: as in `deletion_accuracy`, models without tokens among them; a constant map is flagged.
-
-    Attributes:
-        steps: the curve has this many points, one share 1/steps apart.
-        fill: what pixels become on a model without tokens.
-        tie: the order of equal patches; index is row-major, random goes by `seed`.
-        seed: of the random ties.
     """
 
     direction: ClassVar[Direction] = "insert"
@@ -166,11 +164,11 @@ class InsertionAccuracy(_Masking):
 )
 @dataclass(frozen=True, slots=True)
 class DeletionAopc(_Aopc):
-    r"""How far the class probability falls as the most important patches are taken out of the input.
+    r"""Area over the class probability (AOPC) as the tokens of the most important patches are dropped.
 
     .. math:: \frac{1}{0.9} \int_0^{0.9} \bigl( p_c(x) - p_c(x^{-f}) \bigr)\, df
 
-    the area over the perturbation curve, with the tokens :math:`x^{-f}` and the class :math:`c` of `deletion_accuracy`,
+    the mean drop of the probability, with the tokens :math:`x^{-f}` and the class :math:`c` of `deletion_accuracy`,
     whose passes it shares :cite:p:`skipplus2024`. ``score='log_probability'`` gives the log-odds instead,
     :math:`\log p_c(x) - \log p_c(x^{-f})`. The value is the mean height; the paper prints 90 times the mean over
     images. Negative where the class becomes likelier without its patches.
@@ -178,13 +176,6 @@ class DeletionAopc(_Aopc):
     A patch's importance is that of `deletion_accuracy`.
 
     Edge cases: as in `deletion_accuracy`, models without tokens among them; a constant map is flagged.
-
-    Attributes:
-        steps: the curve has this many points, one share 1/steps apart.
-        fill: what pixels become on a model without tokens.
-        tie: the order of equal patches; index is row-major, random goes by `seed`.
-        seed: of the random ties.
-        score: whose fall is followed: the probability, or its logarithm.
     """
 
     direction: ClassVar[Direction] = "delete"
@@ -200,7 +191,7 @@ class DeletionAopc(_Aopc):
 )
 @dataclass(frozen=True, slots=True)
 class InsertionAopc(_Aopc):
-    r"""How much class probability is still missing when the model sees the most important patches alone.
+    r"""Area over the class probability (AOPC) when only the tokens of the most important patches are kept.
 
     .. math:: \frac{1}{0.9} \int_{0.1}^{1} \bigl( p_c(x) - p_c(x^{+f}) \bigr)\, df
 
@@ -211,26 +202,19 @@ class InsertionAopc(_Aopc):
     A patch's importance is that of `deletion_accuracy`.
 
     Edge cases: as in `deletion_accuracy`, models without tokens among them; a constant map is flagged.
-
-    Attributes:
-        steps: the curve has this many points, one share 1/steps apart.
-        fill: what pixels become on a model without tokens.
-        tie: the order of equal patches; index is row-major, random goes by `seed`.
-        seed: of the random ties.
-        score: whose lack is followed: the probability's, or its logarithm's.
     """
 
     direction: ClassVar[Direction] = "insert"
 
 
-def _masked_logits(case: Case, metric: _Masking) -> Tensor:
+def _masked_logits(case: Case, metric: _TokenMasking) -> Tensor:
     """Return the logits at every share between none and all, (batch, points, class), once for metrics that agree."""
     dropped = isinstance(case.model, VisionTransformer)
     key = ("masked", metric.direction, metric.steps, metric.tie, metric.seed, None if dropped else metric.fill)
     return case.once(key, lambda: (_dropped if dropped else _filled)(case, metric))
 
 
-def _dropped(case: Case, metric: _Masking) -> Tensor:
+def _dropped(case: Case, metric: _TokenMasking) -> Tensor:
     model = case.model
     assert isinstance(model, VisionTransformer)
     cells = case.once("patch values", lambda: patch_values(case.maps, model.grid_of(case.images)))
@@ -245,7 +229,7 @@ def _dropped(case: Case, metric: _Masking) -> Tensor:
         return torch.cat(in_batches(work, len(case.images), model.batch))
 
 
-def _kept(order: Tensor, metric: _Masking, model: VisionTransformer) -> list[Tensor]:
+def _kept(order: Tensor, metric: _TokenMasking, model: VisionTransformer) -> list[Tensor]:
     """Cut an order of patches, (patch, …), into what stays at each share: its beginning or its end."""
     least = 1 if model.pool in READ_PATCHES else 0
     counts = _counts(len(order), metric.steps)
@@ -263,10 +247,11 @@ def _counts(items: int, steps: int) -> list[int]:
     return [items * step // steps for step in range(1, steps)]
 
 
-def _filled(case: Case, metric: _Masking) -> Tensor:
+def _filled(case: Case, metric: _TokenMasking) -> Tensor:
     """Fill the most important pixels, or all others, of a model that has no tokens."""
     before, after = case.images, make_fill(metric.fill)(case.model, case.images)
     if metric.direction == "insert":
         before, after = after, before
-    places = ranks(case.order(metric.tie, metric.seed))
-    return responses(case.model, before, after, Logits(), places, _counts(places.shape[1], metric.steps))
+    pixel_ranks = ranks(case.order(metric.tie, metric.seed))
+    counts = _counts(pixel_ranks.shape[1], metric.steps)
+    return responses(case.model, before, after, Logits(), pixel_ranks, counts)

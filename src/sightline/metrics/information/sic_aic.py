@@ -1,7 +1,7 @@
-"""Information: how much of the picture does the model need to see, when the map says what to show first?
+"""Performance information curves: the model's score against the information in an image that shows the top pixels.
 
-The performance information curves of PAIR :cite:p:`kapishnikov2019`. Both metrics look at the same pictures, so the
-pictures, their sizes and the model's answers are made once for a case.
+Those of PAIR :cite:p:`kapishnikov2019`. Both metrics use the same images, so the images, their sizes and the model's
+logits are computed once for a case.
 """
 
 from __future__ import annotations
@@ -19,8 +19,15 @@ from sightline.errors import InputError, RecipeError
 from sightline.metrics.case import Case, Measurement, join_flags
 from sightline.metrics.faithfulness.insertion_deletion import area
 from sightline.models.adapter import Adapter
-from sightline.perturb.curve import Score, read_scores, scored
-from sightline.perturb.reveal import guess_each, images_of, information, pictures_of, random_pixels, top_pixels
+from sightline.perturb.curve import Score
+from sightline.perturb.interpolate import (
+    compressed_size,
+    from_uint8,
+    interpolate_each,
+    random_pixels,
+    to_uint8,
+    top_pixels,
+)
 from sightline.registry import METRICS
 from sightline.types import Passes
 
@@ -31,12 +38,12 @@ PARITY = "PAIR's saliency 0.2.1: sizes exact and areas to 1e-4 on a real ViT and
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Revealed:
-    """What showing ever more of some images costs and brings.
+    """Images of which ever more is shown: their information and the model's logits.
 
     Attributes:
-        sizes: bytes of each picture: whole, guessed from the random pixels alone, then at each threshold;
+        sizes: bytes of each picture: whole, interpolated from the random pixels alone, then at each threshold;
             shape (batch, 2 + thresholds).
-        logits: the model's answers to them, shape (batch, 2 + thresholds, class).
+        logits: shape (batch, 2 + thresholds, class).
     """
 
     sizes: NDArray[np.float64]
@@ -45,6 +52,15 @@ class Revealed:
 
 @dataclass(frozen=True, slots=True)
 class _Pic:
+    """Base of the performance information curves.
+
+    Attributes:
+        thresholds: shares of the pixels to show, rising.
+        share: of the pixels known from the start, chosen at random.
+        minimum: the least probability of an image that is judged at all.
+        seed: of the random pixels; an image has the same ones whatever map it is judged with.
+    """
+
     thresholds: tuple[float, ...] = THRESHOLDS
     share: float = 0.01
     minimum: float = 0.8
@@ -61,12 +77,10 @@ class _Pic:
             raise RecipeError(f"got share={self.share}; give the share of pixels known from the start, from 0 to 1")
 
     def __call__(self, case: Case, /) -> Measurement:
-        found = _revealed(case, self.share, self.seed, self.thresholds)
-        count = found.logits.shape[1]
-        read = scored(case.target, self.score).take([row for row in range(len(case.images)) for _ in range(count)])
-        answers = read_scores(case.model, read, found.logits.flatten(0, 1)).reshape(-1, count)
-        rows = zip(found.sizes, answers.detach().cpu().double().numpy(), strict=True)
-        each = [performance_curve(size, answer, self.minimum) for size, answer in rows]
+        target = case.followed(self.score)
+        revealed = _revealed(case, self.share, self.seed, self.thresholds)
+        scores = case.read(target, revealed.logits).detach().cpu().double().numpy()
+        each = [performance_curve(sizes, row, self.minimum) for sizes, row in zip(revealed.sizes, scores, strict=True)]
         curves = torch.from_numpy(np.stack([curve for curve, _ in each])).to(case.maps.device)
         return Measurement(area(curves), curves, join_flags(case.flags, tuple(reason for _, reason in each)))
 
@@ -79,17 +93,17 @@ class _Pic:
 )
 @dataclass(frozen=True, slots=True)
 class Sic(_Pic):
-    r"""Softmax information curve: the class probability regained against the information shown.
+    r"""Softmax information curve (SIC): area under the class probability against the information in the shown pixels.
 
     .. math::
         \int_0^1 s(e)\,de, \qquad
         e_t = \frac{E_t - E_{\mathrm{blur}}}{E - E_{\mathrm{blur}}}, \qquad
         s_t = \max_{u \le t} \frac{p_u - p_{\mathrm{blur}}}{p - p_{\mathrm{blur}}}
 
-    where picture :math:`t` shows the highest share :math:`t` of the map's pixels and a random few, and guesses the rest
-    by linear interpolation between them; :math:`E` is its size as lossless WebP, :math:`p` the class's probability, and
-    "blur" the picture guessed from the random few alone :cite:p:`kapishnikov2019`. Both ratios are cut to 0..1. The
-    curve goes from (0, 0) to (1, 1), straight in between, and is read at 1000 points and its end.
+    where picture :math:`t` shows the highest share :math:`t` of the map's pixels and a random few, the rest being
+    interpolated linearly between them; :math:`E` is its size as lossless WebP, :math:`p` the class's probability, and
+    "blur" the picture interpolated from the random few alone :cite:p:`kapishnikov2019`. Both ratios are clipped to
+    0..1. The curve goes from (0, 0) to (1, 1), straight in between, and is read at 1000 points and its end.
 
     Unlike `insertion` it asks for little information, not for few pixels: a smooth patch of sky costs nothing. It costs
     15 forward passes, shared with `aic`, and 14 triangulations.
@@ -101,12 +115,6 @@ class Sic(_Pic):
     picture is as likely or as large as the image. Equal pixels are shown together: a coarse map shows more than
     :math:`t`, a constant map everything at once, which is flagged. Of points with the same information the highest
     counts.
-
-    Attributes:
-        thresholds: shares of the pixels to show, rising.
-        share: of the pixels known from the start, chosen at random.
-        minimum: the least probability of an image that is judged at all.
-        seed: of the random pixels; an image has the same ones whatever map it is judged with.
     """
 
     score: ClassVar[Score] = "probability"
@@ -117,7 +125,7 @@ class Sic(_Pic):
 )
 @dataclass(frozen=True, slots=True)
 class Aic(_Pic):
-    r"""Accuracy information curve: whether the class comes first again, against the information shown.
+    r"""Accuracy information curve (AIC): area under the accuracy against the information in the shown pixels.
 
     .. math:: \int_0^1 s(e)\,de, \qquad s_t = \max_{u \le t} \mathbb{1}[\arg\max_k y_k(x_u) = c]
 
@@ -126,14 +134,11 @@ class Aic(_Pic):
     costs 15 forward passes, shared with `sic`. The figure for a set of images is the area under the median (or mean)
     curve, `area_of_curves`.
 
-    Edge cases: NaN, with the reason, where the model is wrong on the image, or still right on the picture guessed from
-    the random pixels alone, or where that picture is as large as the image; otherwise as `sic`.
+    Edge cases: NaN, with the reason, where the model is wrong on the image, or still right on the picture interpolated
+    from the random pixels alone, or where that picture is as large as the image; otherwise as `sic`.
 
     Attributes:
-        thresholds: shares of the pixels to show, rising.
-        share: of the pixels known from the start, chosen at random.
-        minimum: the least score of an image that is judged at all; any above 0 asks that the model be right.
-        seed: of the random pixels; an image has the same ones whatever map it is judged with.
+        minimum: the least accuracy of an image that is judged at all; any above 0 requires that the model is right.
     """
 
     score: ClassVar[Score] = "accuracy"
@@ -152,23 +157,23 @@ def start_from(case: Case, pixels: Tensor, *, share: float = 0.01, seed: int = 0
 
 
 def performance_curve(
-    sizes: Sequence[float] | NDArray[np.float64], answers: Sequence[float] | NDArray[np.float64], minimum: float = 0.0
+    sizes: Sequence[float] | NDArray[np.float64], scores: Sequence[float] | NDArray[np.float64], minimum: float = 0.0
 ) -> tuple[NDArray[np.float64], str]:
-    """Return the answer regained at 1001 evenly spaced amounts of information, and why not, where it is undefined.
+    """Return the scaled score at 1001 evenly spaced amounts of information, and the reason where it is undefined.
 
     Args:
         sizes: information of the image, of the blurred picture, then of the pictures that show more and more.
-        answers: the model's answers to them.
-        minimum: the least answer to the image itself.
+        scores: the model's scores of them.
+        minimum: the least score of the image itself.
     """
-    (whole, blurred, *shown), (full, blank, *regained) = np.asarray(sizes, float), np.asarray(answers, float)
+    (whole, blurred, *shown), (full, blank, *regained) = np.asarray(sizes, float), np.asarray(scores, float)
     if reason := _undefined(whole, blurred, full, blank, minimum):
         return np.full(POINTS + 1, np.nan), reason
     amount = np.clip((np.array(shown) - blurred) / (whole - blurred), 0, 1)
     height = np.maximum.accumulate(np.clip((np.array(regained) - blank) / (full - blank), 0, 1))
-    amounts, place = np.unique(np.concatenate([[0.0, 1.0], amount]), return_inverse=True)
+    amounts, index = np.unique(np.concatenate([[0.0, 1.0], amount]), return_inverse=True)
     heights = np.zeros(len(amounts))
-    np.maximum.at(heights, place, np.concatenate([[0.0, 1.0], height]))
+    np.maximum.at(heights, index, np.concatenate([[0.0, 1.0], height]))
     return np.interp(np.linspace(0, 1, POINTS + 1), amounts, heights), ""
 
 
@@ -205,12 +210,12 @@ def _revealed(case: Case, share: float, seed: int, thresholds: tuple[float, ...]
 
 def _reveal(case: Case, share: float, seed: int, thresholds: tuple[float, ...]) -> Revealed:
     known = case.once(("known pixels", share, seed), lambda: random_pixels(case.images, seed, share)).numpy()
-    sizes, answers = [], []
-    rows = zip(pictures_of(case.model, case.images), known, case.maps.cpu().numpy(), strict=True)
+    sizes, logits = [], []
+    rows = zip(to_uint8(case.model, case.images), known, case.maps.cpu().numpy(), strict=True)
     for row, (picture, start, values) in enumerate(rows):
         shown = [start, *(start | top_pixels(values, each) for each in thresholds)]
-        guesses, bytes_ = zip(*guess_each(picture, shown), strict=True)
-        sizes.append([information(picture), *bytes_])
-        found = case.model.predict(images_of(case.model, guesses, case.images))
-        answers.append(torch.cat([case.clean[row : row + 1], found]))
-    return Revealed(np.array(sizes, dtype=np.float64), torch.stack(answers))
+        pictures, bytes_ = zip(*interpolate_each(picture, shown), strict=True)
+        sizes.append([compressed_size(picture), *bytes_])
+        predicted = case.model.predict(from_uint8(case.model, pictures, case.images))
+        logits.append(torch.cat([case.clean[row : row + 1], predicted]))
+    return Revealed(np.array(sizes, dtype=np.float64), torch.stack(logits))

@@ -1,4 +1,4 @@
-"""Localisation: does the map lie where the evidence is known to be?
+"""Average precision and pointing games: whether the map lies where the evidence is known to be.
 
 Masks say where: 1 evidence, 0 background, -1 ignore. Ignored pixels count neither for nor against a map.
 """
@@ -6,15 +6,13 @@ Masks say where: 1 evidence, 0 background, -1 ignore. Ignored pixels count neith
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from sightline.metrics.case import Case, Measurement, flags_where, join_flags
-from sightline.models.adapter import Adapter
+from sightline.metrics.case import Case, Measurement, WithoutPasses, flags_where
+from sightline.metrics.localisation.evidence import labels_of, measured
 from sightline.registry import METRICS
-from sightline.types import Passes
 
 LOWEST = float("-inf")
 
@@ -29,7 +27,7 @@ LOWEST = float("-inf")
     parity="scikit-learn's average_precision_score to 1e-9",
 )
 @dataclass(frozen=True, slots=True)
-class AveragePrecision:
+class AveragePrecision(WithoutPasses):
     r"""Area under the precision-recall curve of the map as a detector of the evidence.
 
     .. math:: \sum_t (R_t - R_{t-1})\, P_t
@@ -46,16 +44,11 @@ class AveragePrecision:
     NaN, "no foreground"; without background it is 1 for every map, "no background".
     """
 
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
     def __call__(self, case: Case, /) -> Measurement:
-        evidence, labelled = _labels(case)
+        evidence, labelled = labels_of(case)
         values = average_precision(case.maps.flatten(1), evidence, labelled)
         full = (evidence == labelled).all(dim=1)
-        return _measure(case, values, flags_where(full, "no background"))
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
+        return measured(case, values, flags_where(full, "no background"))
 
 
 @METRICS.register(
@@ -68,8 +61,8 @@ class AveragePrecision:
     parity="closed form",
 )
 @dataclass(frozen=True, slots=True)
-class PointingGame:
-    r"""One when the highest pixel of the map lies on the evidence, zero when it does not.
+class PointingGame(WithoutPasses):
+    r"""Pointing game: 1 when the highest pixel of the map lies on the evidence, 0 when it does not.
 
     .. math:: \mathbb{1}[\arg\max_i a_i \in M]
 
@@ -81,17 +74,12 @@ class PointingGame:
     cannot be pointed at; without evidence the score is NaN, "no foreground".
     """
 
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
     def __call__(self, case: Case, /) -> Measurement:
-        evidence, labelled = _labels(case)
+        evidence, labelled = labels_of(case)
         maps = case.maps.flatten(1).masked_fill(~labelled, LOWEST)
         hits = evidence.gather(1, maps.argmax(dim=1, keepdim=True))[:, 0]
         highest = labelled & (maps == maps.amax(dim=1, keepdim=True))
-        return _measure(case, hits.double(), _tied((highest & evidence).sum(dim=1), highest.sum(dim=1)))
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
+        return measured(case, hits.double(), _tied((highest & evidence).sum(dim=1), highest.sum(dim=1)))
 
 
 @METRICS.register(
@@ -104,8 +92,8 @@ class PointingGame:
     parity="closed form",
 )
 @dataclass(frozen=True, slots=True)
-class EnergyPointingGame:
-    r"""Share of the map's positive part that lies on the evidence.
+class EnergyPointingGame(WithoutPasses):
+    r"""Energy-based pointing game: share of the map's positive part that lies on the evidence.
 
     .. math:: \frac{\sum_{i \in M} \max(a_i, 0)}{\sum_i \max(a_i, 0)}
 
@@ -117,19 +105,14 @@ class EnergyPointingGame:
     without evidence the score is NaN, "no foreground".
     """
 
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
     def __call__(self, case: Case, /) -> Measurement:
-        evidence, labelled = _labels(case)
+        evidence, labelled = labels_of(case)
         energy = case.maps.flatten(1).double().clamp(min=0) * labelled
         highest = energy.amax(dim=1, keepdim=True)
         share = energy / highest.where(highest > 0, 1)  # so that huge values do not overflow the sum
         total = share.sum(dim=1)
         values = (share * evidence).sum(dim=1) / total.where(total > 0, 1)
-        return _measure(case, values, flags_where(total == 0, "no positive value"))
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
+        return measured(case, values, flags_where(total == 0, "no positive value"))
 
 
 def average_precision(scores: Tensor, positive: Tensor, counted: Tensor | None = None) -> Tensor:
@@ -146,9 +129,9 @@ def average_precision(scores: Tensor, positive: Tensor, counted: Tensor | None =
     counted = torch.ones_like(positive) if counted is None else counted
     ordered, order = scores.masked_fill(~counted, LOWEST).sort(dim=1, descending=True)
     hits = (positive & counted).gather(1, order).double()
-    found = hits.cumsum(dim=1)
-    precision = found / torch.arange(1, scores.shape[1] + 1, device=scores.device)  # what does not count comes last
-    return (hits * precision.gather(1, _last_of_equals(ordered))).sum(dim=1) / found[:, -1]  # 0 / 0 is NaN
+    hits_so_far = hits.cumsum(dim=1)
+    precision = hits_so_far / torch.arange(1, scores.shape[1] + 1, device=scores.device)  # items not counted are last
+    return (hits * precision.gather(1, _last_of_equals(ordered))).sum(dim=1) / hits_so_far[:, -1]  # 0 / 0 is NaN
 
 
 def _last_of_equals(ordered: Tensor) -> Tensor:
@@ -160,21 +143,7 @@ def _last_of_equals(ordered: Tensor) -> Tensor:
     return index.masked_fill(followed, length).flip(1).cummin(dim=1).values.flip(1)
 
 
-def _labels(case: Case) -> tuple[Tensor, Tensor]:
-    """Return which pixels are evidence and which are labelled at all, each (batch, height·width)."""
-    masks = case.evidence.flatten(1)
-    return masks > 0, masks >= 0
-
-
-def _measure(case: Case, values: Tensor, flags: tuple[str, ...]) -> Measurement:
-    """Give NaN where there is no evidence to find, and that as the reason."""
-    empty = ~(case.evidence > 0).flatten(1).any(dim=1)
-    own = ("" if none else flag for none, flag in zip(empty.tolist(), flags, strict=True))
-    flags = join_flags(case.flags, tuple(own), flags_where(empty, "no foreground"))
-    return Measurement(values.masked_fill(empty, float("nan")), flags=flags)
-
-
 def _tied(inside: Tensor, total: Tensor) -> tuple[str, ...]:
-    """Say where the highest pixels disagree."""
+    """Flag images where some of the highest pixels are evidence and some are not."""
     counts = zip(inside.tolist(), total.tolist(), strict=True)
     return tuple(f"{hits} of {all_} highest pixels inside" if 0 < hits < all_ else "" for hits, all_ in counts)

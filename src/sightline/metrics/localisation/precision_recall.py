@@ -1,15 +1,12 @@
-"""Precision against recall, asked twice: does the map put the evidence first, and the background last?"""
+"""Areas under precision-recall curves, of the map as a detector of the evidence and of the background."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from sightline.metrics.case import Case, Measurement, flags_where, join_flags
+from sightline.metrics.case import Case, Measurement, WithoutPasses, flags_where, join_flags
 from sightline.metrics.localisation.pointing import AveragePrecision, average_precision
-from sightline.models.adapter import Adapter
 from sightline.registry import METRICS
-from sightline.types import Passes
 
 PARITY = "scikit-learn's average_precision_score to 1e-9"
 
@@ -24,8 +21,8 @@ PARITY = "scikit-learn's average_precision_score to 1e-9"
     parity=PARITY,
 )
 @dataclass(frozen=True, slots=True)
-class Aupr1:
-    r"""Area under the precision-recall curve of the map as a detector of the evidence.
+class Aupr1(WithoutPasses):
+    r"""Area under the precision-recall curve of the map as a detector of the evidence: average precision.
 
     .. math:: \mathrm{AUPR}_1 = \mathrm{AP}(a, M) = \sum_t (R_t - R_{t-1})\, P_t
 
@@ -38,13 +35,8 @@ class Aupr1:
     1 for every map, "no background".
     """
 
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
     def __call__(self, case: Case, /) -> Measurement:
         return AveragePrecision()(case)
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
 
 
 @METRICS.register(
@@ -57,8 +49,8 @@ class Aupr1:
     parity=PARITY,
 )
 @dataclass(frozen=True, slots=True)
-class Aupr0:
-    r"""Area under the precision-recall curve of the turned map as a detector of the background.
+class Aupr0(WithoutPasses):
+    r"""Area under the precision-recall curve of the negated map as a detector of the background.
 
     .. math:: \mathrm{AUPR}_0 = \mathrm{AP}(1 - a, 1 - M) = \mathrm{AP}(-a, 1 - M)
 
@@ -71,8 +63,6 @@ class Aupr0:
     neither way.
     """
 
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
     def __call__(self, case: Case, /) -> Measurement:
         masks = case.evidence.flatten(1)
         background, evidence = masks == 0, masks > 0
@@ -80,6 +70,3 @@ class Aupr0:
         bare, full = ~evidence.any(dim=1), ~background.any(dim=1)
         flags = join_flags(case.flags, flags_where(bare, "no foreground"), flags_where(full, "no background"))
         return Measurement(values.masked_fill(bare | full, float("nan")), flags=flags)
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()

@@ -1,4 +1,4 @@
-"""Regions: how much of a map, smoothed a little, lies in the region it should lie in?
+"""Region metrics: how much of a smoothed map lies in the region that it should lie in.
 
 The measures of the grid pointing game and of attribution against masks :cite:p:`var2025`. The signed map is blurred,
 then cut at zero; what is left is summed (`region_attribution`) or taken as a set of pixels (`iou`, `precision`,
@@ -9,20 +9,43 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import RecipeError
-from sightline.metrics.case import Case, Measurement, flags_where, join_flags
-from sightline.models.adapter import Adapter
+from sightline.metrics.case import Case, Measurement, WithoutPasses, flags_where
+from sightline.metrics.localisation.evidence import measured, ratio
+from sightline.perturb.mirror import mirrored
 from sightline.registry import METRICS
-from sightline.types import Passes
 
 LEAST = 1e-7  # what a sum must exceed to be divided by: the rule of the grid pointing game
 CLOSED = "closed form; the blur is OpenCV's to 1e-12"
+
+
+@dataclass(frozen=True, slots=True)
+class _Smoothed(WithoutPasses):
+    """Base of the metrics that smooth the map by a Gaussian first.
+
+    Attributes:
+        window: width of the blur's window in pixels, an odd number; 1 leaves the map as it is.
+        sigma: its standard deviation; None takes OpenCV's for the window, 0.3 ((window − 1)/2 − 1) + 0.8, which is 2
+            for 11.
+    """
+
+    window: int = 11
+    sigma: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.window % 2 == 0:
+            raise RecipeError(
+                f"got window={self.window}; the blur has a middle pixel, so give an odd number of 1 or more"
+            )
+        if self.sigma is not None and not 0 < self.sigma < float("inf"):
+            raise RecipeError(
+                f"got sigma={self.sigma}; give a positive number, or None for the usual one of the window"
+            )
 
 
 @METRICS.register(
@@ -35,7 +58,7 @@ CLOSED = "closed form; the blur is OpenCV's to 1e-12"
     parity=CLOSED,
 )
 @dataclass(frozen=True, slots=True)
-class RegionAttribution:
+class RegionAttribution(_Smoothed):
     r"""Share of the smoothed map's positive part that lies in the region.
 
     .. math:: \frac{\sum_{i \in R} \tilde a_i^+}{\sum_i \tilde a_i^+}, \qquad \tilde a = G_\sigma * a
@@ -46,25 +69,10 @@ class RegionAttribution:
     Edge cases: a sum of at most 1e-7 scores 0, "no positive value", so give maps in units in which that is little;
     ignored pixels are blurred with the rest and left out of both sums; without a region the score is NaN,
     "no foreground".
-
-    Attributes:
-        window: width of the blur's window in pixels, an odd number; 1 leaves the map as it is.
-        sigma: its standard deviation; None takes OpenCV's for the window, 0.3 ((window − 1)/2 − 1) + 0.8, which is 2
-            for 11.
     """
-
-    window: int = 11
-    sigma: float | None = None
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    def __post_init__(self) -> None:
-        _check(self.window, self.sigma)
 
     def __call__(self, case: Case, /) -> Measurement:
         return _share(case, smoothed(case, self.window, self.sigma))
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
 
 
 @METRICS.register(
@@ -77,7 +85,7 @@ class RegionAttribution:
     parity="closed form",
 )
 @dataclass(frozen=True, slots=True)
-class GridPointing:
+class GridPointing(WithoutPasses):
     r"""Share of the map's positive part that lies in the cell of the class it explains.
 
     .. math:: \frac{\sum_{i \in \text{cell}} a_i^+}{\sum_i a_i^+}
@@ -88,26 +96,22 @@ class GridPointing:
     Edge cases: a sum of at most 1e-7 scores 0, "no positive value"; without a cell the score is NaN, "no foreground".
     """
 
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
     def __call__(self, case: Case, /) -> Measurement:
         return _share(case, case.maps.double())
 
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
-
 
 @dataclass(frozen=True, slots=True)
-class _Binary(ABC):
-    """The smoothed map as a set of pixels, compared with the region."""
+class _Binary(_Smoothed, ABC):
+    """Base of the metrics that compare the set of pixels above a threshold with the region.
 
-    window: int = 11
-    sigma: float | None = None
+    Attributes:
+        threshold: what a pixel of the smoothed map must exceed, in the map's own units.
+    """
+
     threshold: float = 0.0
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        _check(self.window, self.sigma)
+        _Smoothed.__post_init__(self)
         if not 0 <= self.threshold < float("inf"):
             raise RecipeError(
                 f"got threshold={self.threshold}; the map is cut at zero first, so give a number of 0 or more"
@@ -116,14 +120,11 @@ class _Binary(ABC):
     def __call__(self, case: Case, /) -> Measurement:
         both, predicted, region = overlap(case, self)
         flags = flags_where(predicted == 0, "nothing above the threshold")
-        return _measure(case, self.ratio(both, predicted, region), flags)
+        return measured(case, self.score(both, predicted, region), flags)
 
     @abstractmethod
-    def ratio(self, both: Tensor, predicted: Tensor, region: Tensor) -> Tensor:
+    def score(self, both: Tensor, predicted: Tensor, region: Tensor) -> Tensor:
         """Return the score from the counts of pixels, each (batch,)."""
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
 
 
 @METRICS.register(
@@ -141,15 +142,10 @@ class Iou(_Binary):
 
     Edge cases: an empty prediction scores 0, "nothing above the threshold"; ignored pixels are left out; without a
     region the score is NaN, "no foreground".
-
-    Attributes:
-        window: width of the blur's window in pixels, an odd number; 1 leaves the map as it is.
-        sigma: its standard deviation; None takes OpenCV's for the window, which is 2 for 11.
-        threshold: what a pixel of the smoothed map must exceed, in the map's own units.
     """
 
-    def ratio(self, both: Tensor, predicted: Tensor, region: Tensor) -> Tensor:
-        return _divided(both, predicted + region - both)
+    def score(self, both: Tensor, predicted: Tensor, region: Tensor) -> Tensor:
+        return ratio(both, predicted + region - both)
 
 
 @METRICS.register(
@@ -172,15 +168,10 @@ class Precision(_Binary):
 
     Edge cases: an empty prediction scores 0, "nothing above the threshold"; ignored pixels are left out; without a
     region the score is NaN, "no foreground".
-
-    Attributes:
-        window: width of the blur's window in pixels, an odd number; 1 leaves the map as it is.
-        sigma: its standard deviation; None takes OpenCV's for the window, which is 2 for 11.
-        threshold: what a pixel of the smoothed map must exceed, in the map's own units.
     """
 
-    def ratio(self, both: Tensor, predicted: Tensor, region: Tensor) -> Tensor:
-        return _divided(both, predicted)
+    def score(self, both: Tensor, predicted: Tensor, region: Tensor) -> Tensor:
+        return ratio(both, predicted)
 
 
 @METRICS.register(
@@ -203,15 +194,10 @@ class Recall(_Binary):
 
     Edge cases: an empty prediction scores 0, "nothing above the threshold"; ignored pixels are left out; without a
     region the score is NaN, "no foreground".
-
-    Attributes:
-        window: width of the blur's window in pixels, an odd number; 1 leaves the map as it is.
-        sigma: its standard deviation; None takes OpenCV's for the window, which is 2 for 11.
-        threshold: what a pixel of the smoothed map must exceed, in the map's own units.
     """
 
-    def ratio(self, both: Tensor, predicted: Tensor, region: Tensor) -> Tensor:
-        return _divided(both, region)
+    def score(self, both: Tensor, predicted: Tensor, region: Tensor) -> Tensor:
+        return ratio(both, region)
 
 
 @METRICS.register(
@@ -228,22 +214,18 @@ class F1(_Binary):
 
     Edge cases: an empty prediction scores 0, "nothing above the threshold"; ignored pixels are left out; without a
     region the score is NaN, "no foreground".
-
-    Attributes:
-        window: width of the blur's window in pixels, an odd number; 1 leaves the map as it is.
-        sigma: its standard deviation; None takes OpenCV's for the window, which is 2 for 11.
-        threshold: what a pixel of the smoothed map must exceed, in the map's own units.
     """
 
-    def ratio(self, both: Tensor, predicted: Tensor, region: Tensor) -> Tensor:
-        return _divided(2 * both, predicted + region)
+    def score(self, both: Tensor, predicted: Tensor, region: Tensor) -> Tensor:
+        return ratio(2 * both, predicted + region)
 
 
 def overlap(case: Case, metric: _Binary) -> tuple[Tensor, Tensor, Tensor]:
     """Count the pixels in prediction and region, in the prediction, in the region, each (batch,)."""
     labelled, region = case.evidence >= 0, case.evidence > 0
     predicted = (smoothed(case, metric.window, metric.sigma) > metric.threshold) & labelled
-    both, alone, wanted = (found.flatten(1).sum(dim=1).double() for found in (predicted & region, predicted, region))
+    sets = (predicted & region, predicted, region)
+    both, alone, wanted = (pixels.flatten(1).sum(dim=1).double() for pixels in sets)
     return both, alone, wanted
 
 
@@ -253,7 +235,7 @@ def smoothed(case: Case, window: int, sigma: float | None) -> Tensor:
 
 
 def gaussian_blur(maps: Tensor, window: int, sigma: float | None = None) -> Tensor:
-    """Blur maps, (batch, height, width), by a Gaussian cut off at a window, mirrored at the border about its pixels.
+    """Blur maps, (batch, height, width), by a Gaussian within a window, reflected at the border.
 
     >>> gaussian_blur(torch.tensor([[[0.0, 0.0, 1.0, 0.0, 0.0]]]), 3, 0.5)
     tensor([[[0.0000, 0.1065, 0.7870, 0.1065, 0.0000]]])
@@ -264,10 +246,12 @@ def gaussian_blur(maps: Tensor, window: int, sigma: float | None = None) -> Tens
         -(torch.arange(-radius, radius + 1, dtype=torch.float64, device=maps.device) ** 2) / (2 * sigma**2)
     )
     line = (line / line.sum()).to(maps.dtype)[None, None, None]
-    rows, columns = (_mirrored(length, radius).to(maps.device) for length in maps.shape[-2:])
+    rows, columns = (
+        mirrored(torch.arange(-radius, length + radius, device=maps.device), length) for length in maps.shape[-2:]
+    )
     padded = maps[:, None, rows][..., columns]
-    found: Tensor = F.conv2d(F.conv2d(padded, line), line.mT)[:, 0]
-    return found
+    blurred: Tensor = F.conv2d(F.conv2d(padded, line), line.mT)[:, 0]
+    return blurred
 
 
 def usual_sigma(window: int) -> float:
@@ -279,20 +263,6 @@ def usual_sigma(window: int) -> float:
     return 0.3 * ((window - 1) / 2 - 1) + 0.8
 
 
-def _mirrored(length: int, radius: int) -> Tensor:
-    """Return which pixel stands at each place from -radius on, the border pixels being the mirrors."""
-    places = torch.arange(-radius, length + radius).abs()
-    period = max(1, 2 * (length - 1))
-    return torch.minimum(places % period, period - places % period).clamp(max=length - 1)
-
-
-def _check(window: int, sigma: float | None) -> None:
-    if window < 1 or window % 2 == 0:
-        raise RecipeError(f"got window={window}; the blur has a middle pixel, so give an odd number of 1 or more")
-    if sigma is not None and not 0 < sigma < float("inf"):
-        raise RecipeError(f"got sigma={sigma}; give a positive number, or None for the usual one of the window")
-
-
 def _share(case: Case, maps: Tensor) -> Measurement:
     """Sum the positive part inside the region and divide by the whole."""
     energy = (maps.clamp(min=0) * (case.evidence >= 0)).flatten(1)
@@ -300,16 +270,4 @@ def _share(case: Case, maps: Tensor) -> Measurement:
     inside = (energy * (case.evidence > 0).flatten(1)).sum(dim=1)
     little = total <= LEAST
     values = torch.where(little, 0.0, inside / total.where(~little, 1))
-    return _measure(case, values, flags_where(little, "no positive value"))
-
-
-def _divided(above: Tensor, below: Tensor) -> Tensor:
-    return above / below.where(below > 0, 1)
-
-
-def _measure(case: Case, values: Tensor, flags: tuple[str, ...]) -> Measurement:
-    """Give NaN where there is no region, and that as the reason."""
-    empty = ~(case.evidence > 0).flatten(1).any(dim=1)
-    own = tuple("" if none else flag for none, flag in zip(empty.tolist(), flags, strict=True))
-    joined = join_flags(case.flags, own, flags_where(empty, "no foreground"))
-    return Measurement(values.masked_fill(empty, float("nan")), flags=joined)
+    return measured(case, values, flags_where(little, "no positive value"))

@@ -1,4 +1,4 @@
-"""Segmentation: the map cut at its own mean, taken as a picture of where the object is.
+"""Segmentation metrics: the map, thresholded at its own mean, compared with a mask of the object.
 
 The protocol of :cite:t:`chefer2021transformer`. Each map is scaled to 0..1 and a pixel is object where it exceeds the
 mean. Masks say where the object is: 1 object, 0 background, -1 ignored. Two of the four published figures are ratios
@@ -9,18 +9,16 @@ of counts over a whole set of images, not means over images: the counts are in t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from sightline.metrics.case import Case, Measurement, flags_where, join_flags
+from sightline.metrics.case import Case, Measurement, WithoutPasses, flags_where, join_flags
+from sightline.metrics.localisation.evidence import ratio
 from sightline.metrics.localisation.pointing import average_precision
-from sightline.metrics.magnitude import power_of_two
-from sightline.models.adapter import Adapter
-from sightline.options import HasOptions
+from sightline.metrics.scaling import min_max
 from sightline.registry import METRICS
-from sightline.types import Passes
 
 PARITY = "hila-chefer/Transformer-Explainability: counts exact, average precision and F1 to 1e-6 on nine cases"
 Over = Literal["rows", "pixels"]
@@ -36,8 +34,8 @@ Over = Literal["rows", "pixels"]
     parity=PARITY,
 )
 @dataclass(frozen=True, slots=True)
-class PixelAccuracy:
-    r"""Share of the pixels that the map, cut at its mean, puts on the right side.
+class PixelAccuracy(WithoutPasses):
+    r"""Pixel accuracy of the map as a segmentation, thresholded at its mean.
 
     .. math:: \frac{|P \cap M| + |\bar P \cap \bar M|}{|M| + |\bar M|}, \qquad
               P = \{i : r_i > \operatorname{mean}(r)\}, \quad r = \frac{a - \min a}{\max a - \min a}
@@ -52,15 +50,10 @@ class PixelAccuracy:
     without an object the score stands and is flagged; without a labelled pixel it is NaN.
     """
 
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
     def __call__(self, case: Case, /) -> Measurement:
         right, _, labelled = _counts(case)
         counts = torch.stack([right.sum(dim=1), labelled], dim=1)
         return _measure(case, counts[:, 0] / counts[:, 1], counts)
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
 
 
 @METRICS.register(
@@ -73,8 +66,8 @@ class PixelAccuracy:
     parity=PARITY,
 )
 @dataclass(frozen=True, slots=True)
-class MeanIou:
-    r"""Intersection over union of the map, cut at its mean, with object and background, averaged over the two.
+class MeanIou(WithoutPasses):
+    r"""Mean IoU of the map as a segmentation, thresholded at its mean, over object and background.
 
     .. math:: \frac{1}{2} \left( \frac{|P \cap M|}{|P \cup M|} + \frac{|\bar P \cap \bar M|}{|\bar P \cup \bar M|}
               \right)
@@ -87,14 +80,9 @@ class MeanIou:
     Edge cases: an empty union counts as 0; otherwise as `pixel_accuracy`.
     """
 
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
     def __call__(self, case: Case, /) -> Measurement:
         both, either, _ = _counts(case)
-        return _measure(case, _ratios(both, either).mean(dim=1), torch.cat([both, either], dim=1))
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
+        return _measure(case, ratio(both, either).mean(dim=1), torch.cat([both, either], dim=1))
 
 
 @METRICS.register(
@@ -107,8 +95,8 @@ class MeanIou:
     parity=PARITY,
 )
 @dataclass(frozen=True, slots=True)
-class MeanAp:
-    r"""Average precision of the map for the object and of its opposite for the background, ranked in one list.
+class MeanAp(WithoutPasses):
+    r"""Average precision of the map as a segmentation of object and background, all pixels of both in one ranking.
 
     .. math:: \mathrm{AP}\bigl([1 - r,\; r],\; [\bar M,\; M]\bigr), \qquad r = \frac{a - \min a}{\max a - \min a}
 
@@ -120,16 +108,11 @@ class MeanAp:
     stands and is flagged; without a labelled pixel it is NaN.
     """
 
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
     def __call__(self, case: Case, /) -> Measurement:
-        scaled, masks = _scaled(case).flatten(1), case.evidence.flatten(1)
+        scaled, masks = min_max(case.maps).flatten(1), case.evidence.flatten(1)
         opposite = (1 - scaled).masked_fill(case.constant[:, None], 0)
         scores, right = torch.cat([opposite, scaled], dim=1), torch.cat([masks == 0, masks > 0], dim=1)
         return _measure(case, average_precision(scores, right, (masks >= 0).repeat(1, 2)))
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
 
 
 @METRICS.register(
@@ -142,8 +125,8 @@ class MeanAp:
     parity=PARITY,
 )
 @dataclass(frozen=True, slots=True)
-class MeanF1(HasOptions):
-    r"""F1 of the map, cut at its mean, averaged over the rows of the image.
+class MeanF1(WithoutPasses):
+    r"""F1 of the map as a segmentation, thresholded at its mean, averaged over the rows of the image.
 
     .. math:: \frac{1}{H} \sum_{h=1}^{H} \frac{2\,|P_h \cap M_h|}{|P_h| + |M_h|}
 
@@ -159,17 +142,13 @@ class MeanF1(HasOptions):
     """
 
     over: Over = "rows"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __call__(self, case: Case, /) -> Measurement:
-        found, wanted = _predicted(case) & (case.evidence >= 0), case.evidence > 0
-        both, alone, true = (each.sum(dim=2).double() for each in (found & wanted, found, wanted))
+        predicted, wanted = _predicted(case) & (case.evidence >= 0), case.evidence > 0
+        both, alone, true = (each.sum(dim=2).double() for each in (predicted & wanted, predicted, wanted))
         if self.over == "pixels":
             both, alone, true = (each.sum(dim=1, keepdim=True) for each in (both, alone, true))
-        return _measure(case, _ratios(2 * both, alone + true).mean(dim=1))
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
+        return _measure(case, ratio(2 * both, alone + true).mean(dim=1))
 
 
 def pixel_accuracy_of(counts: Tensor) -> float:
@@ -189,38 +168,22 @@ def mean_iou_of(counts: Tensor) -> float:
     0.3125
     """
     total = counts.nan_to_num(0.0).double().sum(dim=0)
-    return float(_ratios(total[:2], total[2:]).mean()) if total[2:].any() else float("nan")
-
-
-def _scaled(case: Case) -> Tensor:
-    """Scale each map to 0..1, a constant one to 0."""
-    maps = case.maps.double()
-    maps = maps * power_of_two(maps)  # so that huge values do not overflow, and no tie is made or broken
-    low, high = maps.amin(dim=(1, 2), keepdim=True), maps.amax(dim=(1, 2), keepdim=True)
-    return (maps - low) / _nonzero(high - low)
+    return float(ratio(total[:2], total[2:]).mean()) if total[2:].any() else float("nan")
 
 
 def _predicted(case: Case) -> Tensor:
-    scaled = _scaled(case)
+    scaled = min_max(case.maps)
     return scaled > scaled.mean(dim=(1, 2), keepdim=True)
 
 
 def _counts(case: Case) -> tuple[Tensor, Tensor, Tensor]:
     """Count intersections and unions with background and object, (batch, 2) each, and labelled pixels, (batch,)."""
-    found, masks = _predicted(case).flatten(1), case.evidence.flatten(1)
+    predicted, masks = _predicted(case).flatten(1), case.evidence.flatten(1)
     labelled = masks >= 0
-    pairs = ((~found & labelled, masks == 0), (found & labelled, masks > 0))
+    pairs = ((~predicted & labelled, masks == 0), (predicted & labelled, masks > 0))
     both = torch.stack([(said & true).sum(dim=1) for said, true in pairs], dim=1)
     either = torch.stack([(said | true).sum(dim=1) for said, true in pairs], dim=1)
     return both.double(), either.double(), labelled.sum(dim=1).double()
-
-
-def _ratios(above: Tensor, below: Tensor) -> Tensor:
-    return above / below.where(below > 0, 1)
-
-
-def _nonzero(values: Tensor) -> Tensor:
-    return values.where(values != 0, 1)
 
 
 def _measure(case: Case, values: Tensor, counts: Tensor | None = None) -> Measurement:

@@ -1,4 +1,4 @@
-"""Maximum sensitivity: how far does the map move when the image hardly does?"""
+"""Maximum sensitivity: the largest change of the map under small perturbations of the image."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError
-from sightline.metrics.again import maps_again
-from sightline.metrics.case import Case, Measurement, flags_where, join_flags
-from sightline.metrics.magnitude import power_of_two
-from sightline.models.adapter import Adapter
+from sightline.metrics.case import Case, Measurement, WithoutPasses, flags_where, join_flags
+from sightline.metrics.re_explain import re_explained_maps
+from sightline.metrics.scaling import power_of_two
 from sightline.registry import METRICS
 from sightline.seeds import generators, uniform
-from sightline.types import Passes
 
 
 @METRICS.register(
@@ -28,8 +26,8 @@ from sightline.types import Passes
     parity="captum sensitivity_max on the same perturbations, 1e-9",
 )
 @dataclass(frozen=True, slots=True)
-class MaxSensitivity:
-    r"""Largest relative change of the map when the image moves a little.
+class MaxSensitivity(WithoutPasses):
+    r"""Largest relative change of the map under small random perturbations of the image.
 
     .. math:: \max_{k \le n} \frac{\lVert a(x + \delta_k) - a(x) \rVert_2}{\lVert a(x) \rVert_2},
         \qquad \delta_k \sim U[-r, r]
@@ -37,7 +35,7 @@ class MaxSensitivity:
     The class stays the one that was explained :cite:p:`yeh2019`. A constant method has sensitivity 0, so the number
     says something only beside a faithfulness metric. The best of few draws is a lower bound: it grows with `samples`.
 
-    It asks the method `samples` times and costs nothing else.
+    It runs the method `samples` times and costs nothing else.
 
     Edge cases: a map of zeros has no relative change: NaN, "zero map"; a constant map is flagged.
 
@@ -59,18 +57,15 @@ class MaxSensitivity:
             )
 
     def __call__(self, case: Case, /) -> Measurement:
-        moved = [maps_again(case, images=images) for images in self.perturbed(case.images)]
+        moved = [re_explained_maps(case, images=images) for images in self.perturbed(case.images)]
         zero = flags_where((case.maps == 0).flatten(1).all(dim=1), "zero map")
         return Measurement(sensitivity(case.maps, torch.stack(moved)), None, join_flags(case.flags, zero))
 
     def perturbed(self, images: Tensor) -> list[Tensor]:
         """Return the images, moved within the box of the radius, once per sample."""
-        drawn = [uniform((self.samples, *images.shape[1:]), one) for one in generators(self.seed, images)]
+        drawn = [uniform((self.samples, *images.shape[1:]), random) for random in generators(self.seed, images)]
         offsets = (2 * torch.stack(drawn, dim=1) - 1) * self.radius
         return [images + offset.to(images) for offset in offsets]
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
 
 
 def sensitivity(maps: Tensor, moved: Tensor) -> Tensor:

@@ -1,16 +1,16 @@
-"""Random logit: does the map change when another class is asked for?"""
+"""Random logit: whether the map changes when another class is explained."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
 
 from sightline.errors import InputError
-from sightline.metrics.again import maps_again
-from sightline.metrics.case import Case, Measurement
+from sightline.metrics.case import Case, Measurement, flags_where
+from sightline.metrics.re_explain import re_explained_maps
+from sightline.metrics.scaling import constant
 from sightline.metrics.similarity import SIMILARITIES, Similarity
 from sightline.models.adapter import Adapter
 from sightline.options import HasOptions
@@ -37,7 +37,7 @@ class RandomLogit(HasOptions):
     .. math:: \operatorname{sim}\bigl(a(f, c),\, a(f, c')\bigr), \qquad c' \ne c
 
     A map that explains one class cannot be the same for every other :cite:p:`sixt2020`; a class-agnostic method scores
-    1. It asks the method once, and runs the model once to know its classes.
+    1. It runs the method once, and the model once to know its classes.
 
     Edge cases: a constant map of either class is NaN and flagged, and so is a model of a single class. A target without
     a class, such as a contrast, is an error.
@@ -60,17 +60,17 @@ class RandomLogit(HasOptions):
         if case.clean.shape[1] < 2:
             nothing = torch.full((len(own),), torch.nan, dtype=torch.float64)
             return Measurement(nothing, None, ("a single class",) * len(own))
-        aim = type(case.target)(self._others(case, own))  # type: ignore[call-arg]
-        maps = maps_again(case, target=aim)
-        one, other = (values.abs() if self.absolute else values for values in (case.maps, maps))
-        found = SIMILARITIES[self.similarity](one, other).cpu()
-        silent = _constant(one) | _constant(other)
-        flags = tuple("constant map" if bad else "" for bad in silent.tolist())
-        return Measurement(found.masked_fill(silent.cpu(), torch.nan), None, flags)
+        target = replace(case.target, index=self._others(case, own))  # type: ignore[type-var]
+        maps = re_explained_maps(case, target=target)
+        first, second = (values.abs() if self.absolute else values for values in (case.maps, maps))
+        similarities = SIMILARITIES[self.similarity](first, second).cpu()
+        undefined = constant(first) | constant(second)
+        flags = flags_where(undefined, "constant map")
+        return Measurement(similarities.masked_fill(undefined.cpu(), torch.nan), None, flags)
 
     def _others(self, case: Case, own: tuple[int, ...]) -> tuple[int, ...]:
         if self.against == "random":
-            draws = [self._drawn(case, one) for one in generators(self.seed, case.images)]
+            draws = [self._drawn(case, random) for random in generators(self.seed, case.images)]
             return tuple(draw + (draw >= index) for draw, index in zip(draws, own, strict=True))
         sign = 1.0 if self.against == "likeliest" else -1.0
         logits = sign * case.clean.double()
@@ -94,8 +94,3 @@ def explained(case: Case) -> tuple[int, ...]:
             "explain a Logit, a Probability or a LogProbability"
         )
     return (target.index,) * len(case.images) if isinstance(target.index, int) else target.index
-
-
-def _constant(maps: Tensor) -> Tensor:
-    flat = maps.flatten(1)
-    return flat.amin(dim=1) == flat.amax(dim=1)

@@ -1,6 +1,6 @@
-"""Cascading randomisation: does the map change when the model forgets what it learned?
+"""Cascading randomisation: whether the map changes when the model's layers are re-initialised.
 
-Four similarities of the same maps: they are made once per case and shared by all metrics with the same settings.
+Four similarities of the same maps: they are computed once per case and shared by all metrics with the same settings.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sightline.metrics.again import maps_again
-from sightline.metrics.case import Case, Measurement, flags_where
+from sightline.metrics.case import Case, Measurement, WithoutPasses, flags_where, join_flags
+from sightline.metrics.re_explain import re_explained_maps
+from sightline.metrics.scaling import constant
 from sightline.metrics.similarity import SIMILARITIES
-from sightline.models.adapter import Adapter
 from sightline.models.randomise import Cascade, Order, Statistics, check_cascade, check_stages, counts
 from sightline.registry import METRICS
-from sightline.types import Passes
 
 COST = "5 attributions, on randomised copies of the model"
 QUANTUS = "Quantus 0.6 MPRT: weights exactly, maps and scores to 1e-5"
@@ -25,8 +24,18 @@ Stages = int | tuple[float, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Randomisation:
-    """Maps of a model against maps of copies whose layers are random, by one similarity."""
+class _Randomisation(WithoutPasses):
+    """Base of the metrics that compare a model's maps with those of copies whose layers are random.
+
+    Attributes:
+        stages: how many even stages; or the shares of the layers, such as (0.1, 1.0); None for a stage per layer.
+        absolute: compare absolute values, as one does where the sign is not shown.
+        seed: of the re-initialisation.
+        variant: ``execution``, layers in the reverse order of their use and one generator for all; ``quantus``, as MPRT
+            does it: reverse order of declaration, the generator set to seed + 1 before each layer, statistics reset
+            (its own seed is 42, and it compares absolute values at every layer).
+        statistics: keep or reset the running statistics of batch norms.
+    """
 
     stages: Stages = 5
     absolute: bool = False
@@ -46,16 +55,13 @@ class _Randomisation:
         curve, flags = [torch.ones(len(original), dtype=torch.float64)], [case.flags]
         for maps in stages:
             maps = maps.abs() if self.absolute else maps
-            silent = _constant(maps)
-            alike = SIMILARITIES[self.similarity](original, maps).cpu().nan_to_num(0.0)
-            curve.append(alike.masked_fill(silent.cpu(), 0.0))
-            flags.append(flags_where(silent, "constant map of a randomised model"))
-        undefined = _constant(original).cpu()
-        found = torch.stack(curve, dim=1).masked_fill(undefined[:, None], torch.nan)
-        return Measurement(found[:, 1:].mean(dim=1), found, _each_once(flags))
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes()
+            unchanging = constant(maps)
+            similarities = SIMILARITIES[self.similarity](original, maps).cpu().nan_to_num(0.0)
+            curve.append(similarities.masked_fill(unchanging.cpu(), 0.0))
+            flags.append(flags_where(unchanging, "constant map of a randomised model"))
+        undefined = constant(original).cpu()
+        curves = torch.stack(curve, dim=1).masked_fill(undefined[:, None], torch.nan)
+        return Measurement(curves[:, 1:].mean(dim=1), curves, join_flags(*flags))
 
 
 @METRICS.register(
@@ -69,7 +75,7 @@ class _Randomisation:
 )
 @dataclass(frozen=True, slots=True)
 class RandomisationSpearman(_Randomisation):
-    r"""Rank correlation of the map with those of copies of the model whose layers are re-initialised one after another.
+    r"""Spearman's rank correlation of the map with the maps of models whose layers are re-initialised one by one.
 
     .. math:: \frac{1}{n} \sum_{k=1}^{n} \rho\bigl(a(f),\, a(f_k)\bigr)
 
@@ -82,19 +88,10 @@ class RandomisationSpearman(_Randomisation):
     fall for a method that looks at early layers. The map of a coarse grid is smooth, so by chance it is more alike
     than one of pixels.
 
-    It asks the method once per stage, and costs nothing else; the four ``randomisation_…`` metrics share the maps.
+    It runs the method once per stage, and costs nothing else; the four ``randomisation_…`` metrics share the maps.
 
     Edge cases: a constant map is NaN, "constant map"; where a randomised model's map is constant or not finite the
     similarity there is 0, and flagged.
-
-    Attributes:
-        stages: how many even stages; or the shares of the layers, such as (0.1, 1.0); None for a stage per layer.
-        absolute: compare absolute values, as one does where the sign is not shown.
-        seed: of the re-initialisation.
-        variant: ``execution``, layers in the reverse order of their use and one generator for all; ``quantus``, as MPRT
-            does it: reverse order of declaration, the generator set to seed + 1 before each layer, statistics reset
-            (its own seed is 42, and it compares absolute values at every layer).
-        statistics: keep or reset the running statistics of batch norms.
     """
 
     similarity: ClassVar[str] = "spearman"
@@ -111,7 +108,7 @@ class RandomisationSpearman(_Randomisation):
 )
 @dataclass(frozen=True, slots=True)
 class RandomisationPearson(_Randomisation):
-    r"""Correlation of the map with those of copies of the model whose layers are re-initialised one after another.
+    r"""Pearson's correlation of the map with the maps of models whose layers are re-initialised one by one.
 
     .. math:: \frac{1}{n} \sum_{k=1}^{n} \operatorname{corr}\bigl(a(f),\, a(f_k)\bigr)
 
@@ -119,13 +116,6 @@ class RandomisationPearson(_Randomisation):
 
     Edge cases: a constant map is NaN, "constant map"; where a randomised model's map is constant or not finite the
     similarity there is 0, and flagged.
-
-    Attributes:
-        stages: how many even stages; or the shares of the layers, such as (0.1, 1.0); None for a stage per layer.
-        absolute: compare absolute values, as one does where the sign is not shown.
-        seed: of the re-initialisation.
-        variant: ``execution`` or ``quantus``, see `randomisation_spearman`.
-        statistics: keep or reset the running statistics of batch norms.
     """
 
     similarity: ClassVar[str] = "pearson"
@@ -142,7 +132,7 @@ class RandomisationPearson(_Randomisation):
 )
 @dataclass(frozen=True, slots=True)
 class RandomisationCosine(_Randomisation):
-    r"""Cosine of the map with those of copies of the model whose layers are re-initialised one after another.
+    r"""Cosine similarity of the map with the maps of models whose layers are re-initialised one by one.
 
     .. math:: \frac{1}{n} \sum_{k=1}^{n} \frac{a(f) \cdot a(f_k)}{\lVert a(f) \rVert \, \lVert a(f_k) \rVert}
 
@@ -151,13 +141,6 @@ class RandomisationCosine(_Randomisation):
 
     Edge cases: a constant map is NaN, "constant map"; where a randomised model's map is constant or not finite the
     similarity there is 0, and flagged.
-
-    Attributes:
-        stages: how many even stages; or the shares of the layers, such as (0.1, 1.0); None for a stage per layer.
-        absolute: compare absolute values, as one does where the sign is not shown.
-        seed: of the re-initialisation.
-        variant: ``execution`` or ``quantus``, see `randomisation_spearman`.
-        statistics: keep or reset the running statistics of batch norms.
     """
 
     similarity: ClassVar[str] = "cosine"
@@ -174,7 +157,7 @@ class RandomisationCosine(_Randomisation):
 )
 @dataclass(frozen=True, slots=True)
 class RandomisationSsim(_Randomisation):
-    r"""Structural similarity of the map to those of copies whose layers are re-initialised one after another.
+    r"""Structural similarity (SSIM) of the map and the maps of models whose layers are re-initialised one by one.
 
     .. math:: \frac{1}{n} \sum_{k=1}^{n} \operatorname{SSIM}\Bigl(\tfrac{a(f)}{\max |a(f)|},\,
         \tfrac{a(f_k)}{\max |a(f_k)|}\Bigr)
@@ -185,13 +168,6 @@ class RandomisationSsim(_Randomisation):
 
     Edge cases: a constant map is NaN, "constant map"; where a randomised model's map is constant or not finite the
     similarity there is 0, and flagged.
-
-    Attributes:
-        stages: how many even stages; or the shares of the layers, such as (0.1, 1.0); None for a stage per layer.
-        absolute: compare absolute values, as one does where the sign is not shown.
-        seed: of the re-initialisation.
-        variant: ``execution`` or ``quantus``, see `randomisation_spearman`.
-        statistics: keep or reset the running statistics of batch norms.
     """
 
     similarity: ClassVar[str] = "ssim"
@@ -207,7 +183,7 @@ def random_maps(
 
     def make() -> list[Tensor]:
         cascade = Cascade(case.model, case.images, seed=seed, order=variant, statistics=statistics)
-        every = (maps_again(case, model=cascade.upto(count)) for count in counts(stages, len(cascade)))
+        every = (re_explained_maps(case, model=cascade.upto(count)) for count in counts(stages, len(cascade)))
         return [torch.where(_finite(maps), maps, torch.zeros_like(maps)) for maps in every]
 
     return case.once(("random maps", stages, seed, variant, statistics), make)
@@ -215,13 +191,3 @@ def random_maps(
 
 def _finite(maps: Tensor) -> Tensor:
     return torch.isfinite(maps).flatten(1).all(dim=1)[:, None, None]
-
-
-def _constant(maps: Tensor) -> Tensor:
-    flat = maps.flatten(1)
-    return flat.amin(dim=1) == flat.amax(dim=1)
-
-
-def _each_once(flags: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """Join the flags of each image, without saying one twice."""
-    return tuple("; ".join(dict.fromkeys(filter(None, ones))) for ones in zip(*flags, strict=True))

@@ -1,8 +1,10 @@
 """Assemble the report of a benchmark: read a store, compute its table, gather what the page shows, write it.
 
->>> report = benchmark_report("runs/first-look")  # doctest: +SKIP
->>> report.table.to_frame()  # doctest: +SKIP
->>> report.save("first-look-report").files[0]  # doctest: +SKIP
+.. code-block:: python
+
+    report = benchmark_report("runs/first-look")
+    report.table.to_frame()
+    report.save("first-look-report")
 """
 
 from __future__ import annotations
@@ -58,10 +60,21 @@ class BenchmarkReport:
         """What a reader must know before relying on the numbers, in sentences."""
         return _warnings(self.counts, self.rows)
 
+    @property
+    def packages(self) -> list[dict[str, str]]:
+        """Name, version and source digest of the packages whose methods, operators and metrics took part."""
+        return provenance.packages(self.manifest)
+
     def json(self) -> dict[str, Any]:
         """Return everything as plain data; ``table`` holds the rows of the table."""
-        files = [str(path) for path in self.files]
-        return {**self.table.to_json(), "run": self.run, **self.counts, "files": files, "version": __version__}
+        return {
+            **self.table.to_json(),
+            "run": self.run,
+            **self.counts,
+            "packages": self.packages,
+            "files": [str(path) for path in self.files],
+            "version": __version__,
+        }
 
     def save(self, folder: Path | str | None = None, *, gallery: int = 16) -> BenchmarkReport:
         """Write the page and its tables into a folder, and return the report with their paths in `files`.
@@ -143,6 +156,7 @@ def assemble_page(report: BenchmarkReport, *, gallery: int = 16) -> BenchmarkPag
         left_out={info.model: info.left_out for info in manifest.models} if manifest else {},
         skipped=manifest.skipped if manifest else (),
         versions=provenance.versions(rows),
+        packages=report.packages,
         command=provenance.command(report.store, manifest),
         bibtex=provenance.bibtex(rows, plan, manifest.dataset if manifest else str(rows["dataset"].iloc[0])),
     )

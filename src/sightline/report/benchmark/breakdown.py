@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.report.formatting import MISSING, format_score, sort_key
+from sightline.formatting import MISSING, format_score, sort_key
 
 if TYPE_CHECKING:
     from sightline.bench.stats.breakdown import ClassLine, WorstImage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.report.formatting import (
+from sightline.formatting import (
     MISSING,
     finite,
     format_count,

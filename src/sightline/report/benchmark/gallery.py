@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, features
 
+from sightline.formatting import format_score
 from sightline.report.figure import heat
-from sightline.report.formatting import format_score
 from sightline.report.palette import DIVERGING, Numbers, colour, scaled
 
 __all__ = ["BUDGET", "GalleryImage", "choose_images", "render_gallery", "transparent_overlay"]

@@ -6,10 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sightline.registry import METRICS
-from sightline.report.charts.axis import nice_range
-from sightline.report.charts.cost import Point, cost_chart
-from sightline.report.formatting import (
+from sightline.formatting import (
     finite,
     format_count,
     format_difference,
@@ -20,6 +17,9 @@ from sightline.report.formatting import (
     format_seconds,
     sort_key,
 )
+from sightline.registry import METRICS
+from sightline.report.charts.axis import nice_range
+from sightline.report.charts.cost import Point, cost_chart
 
 if TYPE_CHECKING:
     from sightline.bench.table_rows import Line

@@ -57,6 +57,7 @@ class BenchmarkPage:
         left_out: by model, the recipes and metrics that were not run on it, and why.
         skipped: (image, reason) pairs of the data set.
         versions: (package, version) pairs.
+        packages: name, version and source digest of those whose methods, operators and metrics took part.
         command: what to type to run it again.
         bibtex: the references of everything used.
     """
@@ -77,6 +78,7 @@ class BenchmarkPage:
     left_out: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     skipped: Sequence[tuple[str, str]] = ()
     versions: Sequence[tuple[str, str]] = ()
+    packages: Sequence[Mapping[str, str]] = ()
     command: str = ""
     bibtex: str = ""
 

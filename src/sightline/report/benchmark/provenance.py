@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sightline.bench.table import Table
     from sightline.bench.unit import Manifest
 
-__all__ = ["bibtex", "command", "run_facts", "versions"]
+__all__ = ["bibtex", "command", "packages", "run_facts", "versions"]
 
 _TARGETS = {"label": "the label", "predicted": "the predicted class"}
 
@@ -56,6 +56,15 @@ def versions(rows: Any) -> list[tuple[str, str]]:
         for name, version in json.loads(text or "{}").items():
             by_package.setdefault(str(name), {})[str(version)] = None
     return [(name, ", ".join(distinct)) for name, distinct in by_package.items()]
+
+
+def packages(manifest: Manifest | None) -> list[dict[str, str]]:
+    """Return name, version and source digest of the packages whose methods, operators and metrics took part.
+
+    Empty where the store does not say.
+    """
+    recorded = getattr(manifest, "packages", ())
+    return [{"name": package.name, "version": package.version, "digest": package.digest} for package in recorded]
 
 
 def command(store: str, manifest: Manifest | None) -> str:

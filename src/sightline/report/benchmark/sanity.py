@@ -14,7 +14,7 @@ import numpy as np
 
 from sightline.audit.sanity_verdict import DOUBTFUL, FAILS, NO_VERDICT, PASSES, SanityScores, sanity_verdict
 from sightline.bench.traits import kind_of
-from sightline.report.formatting import format_score, sort_key
+from sightline.formatting import format_score, sort_key
 
 __all__ = ["SanityResult", "sanity_results", "sanity_tables"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sightline.report.formatting import minus_sign
+from sightline.formatting import minus_sign
 
 __all__ = ["Area", "axis_number", "log_ticks", "nice_range", "nice_ticks", "shorten", "svg", "tick_label"]
 

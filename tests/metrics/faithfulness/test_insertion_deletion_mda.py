@@ -12,9 +12,9 @@ from torch.testing import assert_close
 from sightline import adapt
 from sightline.errors import RecipeError
 from sightline.metrics.case import Case
-from sightline.metrics.faithfulness.fading import Walk, blurs, filled, sides
+from sightline.metrics.faithfulness.filled_curve import FilledCurve, blur_windows, fill_images, further_blurs
 from sightline.metrics.faithfulness.insertion_deletion import Deletion, Insertion
-from sightline.metrics.faithfulness.monotone import DeletionMda, InsertionMda, monotone
+from sightline.metrics.faithfulness.insertion_deletion_mda import DeletionMda, InsertionMda, monotone
 from sightline.metrics.judge import judge
 from sightline.models.passes import counting
 from sightline.perturb.endpoints import BLURS
@@ -111,7 +111,7 @@ def test_an_image_fades_until_its_class_is_gone_and_one_that_does_not_is_left_ou
     found = InsertionMda(step=512)(case)
     assert found.flags == ("", "class visible in every blur")
     assert found.values.isfinite().tolist() == [True, False]
-    start = filled(case, "fade", 31, 5, 5.0)
+    start = fill_images(case, "fade", 31, 5, 5.0)
     assert_close(start.images[0], Blur(15, 31)(case.model, images[:1])[0])
     assert_close(start.images[1], Blur(50, 101)(case.model, images[1:])[0])
 
@@ -120,11 +120,13 @@ def test_a_fade_from_one_pixel_takes_the_image_itself_where_the_class_was_never_
     images = torch.stack([chequered(), chequered() * 0.01])
     case = Case(contrasted(), images, Logit(0), torch.rand(2, 64, 64))
     with counting() as meter:
-        start = filled(case, "fade", 1, 5, 5.0)
+        start = fill_images(case, "fade", 1, 5, 5.0)
     assert_close(start.images[1], images[1])
     assert not torch.equal(start.images[0], images[0])
     assert not start.visible.any()
-    narrowest = next(k for k in sides(1) if Blur(k // 2, k)(case.model, images[:1]).square().mean() * 0.9 < 0.009)
+    narrowest = next(
+        k for k in blur_windows(1) if Blur(k // 2, k)(case.model, images[:1]).square().mean() * 0.9 < 0.009
+    )
     assert meter.passes.forward == 2 + (narrowest - 3) // 2 + 1
 
 
@@ -167,7 +169,7 @@ def test_the_cost_allows_for_every_blur():
     assert InsertionMda().cost(model).forward == 225 + len(BLURS) - 1
     assert InsertionMda(fill="zero").cost(model).forward == 225
     assert DeletionMda(step=448).cost(model).forward == 113
-    assert blurs("fade", 1) == 49
+    assert further_blurs("fade", 1) == 49
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_the_cost_allows_for_every_blur():
 )
 def test_wrong_options_are_refused(options):
     with pytest.raises(RecipeError, match="got"):
-        Walk(**options)
+        FilledCurve(**options)
 
 
 @pytest.mark.shared
@@ -214,4 +216,4 @@ def test_curves_areas_and_blur_are_those_of_the_authors_on_a_photograph(name, sh
     assert scores[f"{recipe}_mda"].item() == pytest.approx(golden[f"{short}_rise_auc_{name}_f64"], abs=1e-4)
     assert scores[f"mas_{recipe}"].item() == pytest.approx(golden[f"{short}_mas_auc_{name}_f64"], abs=1e-4)
     if short == "ins":
-        assert filled(case, "fade", 31, 5, 5.0).scores.item() == pytest.approx(float(golden["blur_p"]), abs=1e-5)
+        assert fill_images(case, "fade", 31, 5, 5.0).scores.item() == pytest.approx(float(golden["blur_p"]), abs=1e-5)

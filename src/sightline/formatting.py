@@ -1,4 +1,4 @@
-"""Format numbers for pages: three digits, a minus sign instead of a hyphen, a dash where a value is missing."""
+"""Format numbers for people: three digits, a minus sign instead of a hyphen, a dash where a value is missing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ __all__ = [
     "format_interval",
     "format_p",
     "format_percent",
+    "format_probability",
     "format_score",
     "format_seconds",
     "minus_sign",
@@ -80,6 +81,14 @@ def format_percent(value: float | None) -> str:
     """Format a fraction as a percentage without decimals."""
     number = finite(value)
     return MISSING if number is None else f"{100 * number:.0f} %"
+
+
+def format_probability(value: float | None) -> str:
+    """Format a probability as a percentage with one decimal, and tiny ones as ``< 0.1 %``."""
+    number = finite(value)
+    if number is None:
+        return MISSING
+    return "< 0.1 %" if 0 < number < 0.001 else f"{100 * number:.1f} %"
 
 
 def format_p(value: float | None) -> str:

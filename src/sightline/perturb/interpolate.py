@@ -1,7 +1,7 @@
-"""Revealing: an image guessed from some of its pixels, and how much information a picture holds.
+"""Images interpolated from some of their pixels, and the information in an image: its size when compressed.
 
-The steps of the performance information curve :cite:p:`kapishnikov2019`. What is not known is interpolated linearly
-between the known pixels around it; information is the size of the picture once losslessly compressed.
+The steps of the performance information curve :cite:p:`kapishnikov2019`. Unknown pixels are interpolated linearly
+between the known ones around them; information is the number of bytes after lossless compression.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def random_pixels(images: Tensor, seed: int, share: float) -> Tensor:
 
 def top_pixels(values: NDArray[np.floating], share: float) -> Pixels:
     """Return the pixels of a map at or above its (1 − share) quantile: at least that share, more among equals."""
-    found: Pixels = values >= np.quantile(values, 1 - share)
-    return found
+    chosen: Pixels = values >= np.quantile(values, 1 - share)
+    return chosen
 
 
-def guess_from(picture: Picture, known: Pixels) -> Picture:
+def interpolate(picture: Picture, known: Pixels) -> Picture:
     """Interpolate a picture, (height, width, channel), linearly from its known pixels, (height, width).
 
     The corners are always known. One Delaunay triangulation serves all channels, and only unknown pixels are computed:
@@ -59,11 +59,11 @@ def guess_from(picture: Picture, known: Pixels) -> Picture:
     if min(known.shape) == 1:  # points on one line have no triangles
         return _along_line(picture, known)
     points = np.argwhere(known)
-    guess = picture.copy()
+    filled = picture.copy()
     for rows, columns, values in _inside(points[Delaunay(points).simplices], known, picture.astype(np.int64)):
         # in single precision, as the reference, whose halves are then rounded as halves
-        guess[rows, columns] = np.round(values.astype(np.float32))
-    return guess
+        filled[rows, columns] = np.round(values.astype(np.float32))
+    return filled
 
 
 def _inside(corners: Whole, known: Pixels, picture: Whole) -> Iterator[tuple[Whole, Whole, NDArray[np.float64]]]:
@@ -79,8 +79,8 @@ def _inside(corners: Whole, known: Pixels, picture: Whole) -> Iterator[tuple[Who
     boxes = size.prod(axis=1)
     for some in np.split(np.arange(len(boxes)), np.flatnonzero(np.diff(boxes.cumsum() // AT_ONCE)) + 1):
         which = np.repeat(some, boxes[some])
-        place = np.arange(len(which)) - np.repeat(boxes[some].cumsum() - boxes[some], boxes[some])
-        spots = low[which] + np.stack(np.divmod(place, size[which, 1]), axis=1)
+        index = np.arange(len(which)) - np.repeat(boxes[some].cumsum() - boxes[some], boxes[some])  # in its box
+        spots = low[which] + np.stack(np.divmod(index, size[which, 1]), axis=1)
         unknown = ~known[spots[:, 0], spots[:, 1]]
         which, spots = which[unknown], spots[unknown]
         there = corners[which]
@@ -94,19 +94,19 @@ def _inside(corners: Whole, known: Pixels, picture: Whole) -> Iterator[tuple[Who
 
 def _cross(first: Whole, second: Whole) -> Whole:
     """Return twice the signed area between vectors, (…, 2) each."""
-    found: Whole = first[..., 0] * second[..., 1] - first[..., 1] * second[..., 0]
-    return found
+    area: Whole = first[..., 0] * second[..., 1] - first[..., 1] * second[..., 0]
+    return area
 
 
-def guess_each(picture: Picture, known: Sequence[Pixels]) -> list[tuple[Picture, int]]:
-    """Return the guesses from several sets of pixels, each with its information, as many at once as torch has threads.
+def interpolate_each(picture: Picture, known: Sequence[Pixels]) -> list[tuple[Picture, int]]:
+    """Interpolate from several sets of pixels, on as many threads as torch has; return each result with its size.
 
     Triangulation, look-up and compression leave the interpreter free, so threads are enough.
     """
 
     def work(pixels: Pixels) -> tuple[Picture, int]:
-        guess = guess_from(picture, pixels)
-        return guess, information(guess)
+        filled = interpolate(picture, pixels)
+        return filled, compressed_size(filled)
 
     with ThreadPoolExecutor(max_workers=max(1, torch.get_num_threads())) as pool:
         hardest_first = sorted(range(len(known)), key=lambda index: -int(known[index].sum()))
@@ -120,10 +120,11 @@ def _along_line(picture: Picture, known: Pixels) -> Picture:
     return np.round(np.stack(each, axis=1)).astype(np.uint8).reshape(picture.shape)
 
 
-def information(picture: Picture) -> int:
-    """Return the bytes of a picture as lossless WebP; they depend a little on the version of libwebp.
+def compressed_size(picture: Picture) -> int:
+    """Return the size of a picture in bytes as lossless WebP; it depends a little on the version of libwebp.
 
-    >>> information(np.zeros((8, 8, 3), dtype=np.uint8)) < information(np.arange(192, dtype=np.uint8).reshape(8, 8, 3))
+    >>> rising = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+    >>> compressed_size(np.zeros_like(rising)) < compressed_size(rising)
     True
     """
     stream = io.BytesIO()
@@ -136,14 +137,14 @@ def information(picture: Picture) -> int:
     return len(stream.getvalue())
 
 
-def pictures_of(model: Adapter, images: Tensor) -> list[Picture]:
-    """Return images as 8-bit pictures, (height, width, channel) each; what lies outside black and white is cut off."""
+def to_uint8(model: Adapter, images: Tensor) -> list[Picture]:
+    """Return images as 8-bit pictures, (height, width, channel) each, values clipped to black and white."""
     raw = model.denormalise(images.detach().double()).clamp(0, 1)
-    found: Picture = (raw * 255).round().to(torch.uint8).movedim(1, -1).cpu().numpy()
-    return list(found)
+    pictures: Picture = (raw * 255).round().to(torch.uint8).movedim(1, -1).cpu().numpy()
+    return list(pictures)
 
 
-def images_of(model: Adapter, pictures: Sequence[Picture], like: Tensor) -> Tensor:
-    """Return 8-bit pictures as the model is fed, in the precision and on the device of `like`."""
+def from_uint8(model: Adapter, pictures: Sequence[Picture], like: Tensor) -> Tensor:
+    """Return 8-bit pictures as input of the model, in the precision and on the device of `like`."""
     raw = torch.from_numpy(np.stack(pictures)).to(like.device).movedim(-1, 1).to(like.dtype) / 255
     return model.normalise(raw).contiguous()
