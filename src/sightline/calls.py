@@ -76,7 +76,7 @@ def read_call(text: str, kind: str = "recipe", usage: str = "name(option=value)"
         raise RecipeError(f"got a {kind} of {len(text)} characters; at most {LONGEST} are read")
     node = _parsed(text)
     if node is None:
-        raise RecipeError(f"cannot read {text!r} as a {kind}; write {usage}")
+        raise RecipeError(f"cannot read {text!r} as a {kind}, which holds names and literals only; write {usage}")
     return _call(node, f"the {kind} {text!r}")
 
 

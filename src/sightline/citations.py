@@ -1,4 +1,4 @@
-"""The bibliography: which papers a recipe stands on, as BibTeX or in a sentence each."""
+"""The papers to cite for a method, an operator, a metric or a data set, as BibTeX or as a line of text each."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from importlib.metadata import version
 from pathlib import Path
+from typing import Protocol
 
-from sightline import __version__
-from sightline.errors import InputError, RecipeError
-from sightline.recipe import parse, parse_metric, parts
-from sightline.registry import METHODS, METRICS, OPERATORS, Spec, is_registered, spec_of, unknown
+from sightline.calls import read_call
+from sightline.errors import InputError
+from sightline.index import IndexEntry, find
 
-__all__ = ["Reference", "bibtex_of", "itself", "keys_of", "references", "specs_of"]
+__all__ = ["Reference", "bibtex_of", "cite", "itself", "keys_of", "references", "specs_of"]
 
 _ENTRY = re.compile(r"^@(?P<kind>\w+)\{(?P<key>[^,\s]+),", flags=re.MULTILINE)
 _FIELD = re.compile(r"^\s*(?P<name>\w+)\s*=\s*\{", flags=re.MULTILINE)
@@ -29,7 +30,14 @@ _TITLE = "sightline: what a vision model looked at, and how far the explanation 
 
 @dataclass(frozen=True)
 class Reference:
-    """One entry of the bibliography."""
+    """One entry of the bibliography; as text, its authors, year, title and venue.
+
+    Attributes:
+        key: as in ``\\cite{key}``.
+        kind: article, inproceedings and so on.
+        fields: its fields by name, as TeX.
+        bibtex: the whole entry.
+    """
 
     key: str
     kind: str
@@ -40,12 +48,12 @@ class Reference:
         """Return the reference as a line of text: authors (year), title, venue."""
         authors = _plain(self.fields.get("author", "")).split(" and ")
         names = [" ".join(reversed(author.split(", ", 1))) for author in authors]
-        listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        everyone = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
         venue = next((self.fields[name] for name in _VENUES if name in self.fields), "")
         number = f" arXiv:{self.fields['eprint']}" if self.fields.get("archiveprefix") == "arXiv" else ""
         where = (_plain(venue) + number).replace("arXiv preprint arXiv:", "arXiv:").strip()
         year = f" ({self.fields['year']})" if "year" in self.fields else ""
-        return f"{listed}{year}. {_plain(self.fields.get('title', ''))}. {where}."
+        return f"{everyone}{year}. {_plain(self.fields.get('title', ''))}. {where}."
 
     @property
     def brief(self) -> str:
@@ -58,65 +66,84 @@ class Reference:
 @lru_cache(maxsize=1)
 def references() -> dict[str, Reference]:
     """Read the bibliography, by key."""
-    inside = resources.files("sightline").joinpath(
-        "references.bib"
-    )  # in a wheel; in the repository it is with the docs
-    beside = Path(__file__).parents[2] / "docs" / "references.bib"
-    for place in (inside, beside):
-        if place.is_file():
-            return {entry.key: entry for entry in _split(place.read_text(encoding="utf-8"))}
+    installed = resources.files("sightline").joinpath("references.bib")  # in a wheel
+    in_repository = Path(__file__).parents[2] / "docs" / "references.bib"
+    for file in (installed, in_repository):
+        if file.is_file():
+            return {entry.key: entry for entry in _split(file.read_text(encoding="utf-8"))}
     raise InputError("the bibliography references.bib is missing; reinstall sightline")
 
 
-def specs_of(recipe: str) -> list[Spec]:
-    """Return what a name or a recipe is made of: methods, operators, or a metric."""
-    name = recipe.strip()
-    for registry in (METHODS, OPERATORS, METRICS):
-        if name in registry:
-            return [registry[name]]
-    if name.isidentifier():
-        raise RecipeError(unknown(name, "method", [*METHODS, *OPERATORS, *METRICS]))
-    if name.partition("(")[0].strip() in METRICS:
-        return [spec_of(parse_metric(name))]
-    return [spec_of(part) for part in parts(parse(name)) if is_registered(part)]
+class Citable(Protocol):
+    """Anything that names its papers: a spec of a registry, an entry of the index."""
+
+    @property
+    def cite(self) -> str:
+        """Keys of the bibliography, separated by commas."""
+        ...
 
 
-def keys_of(specs: Iterable[Spec]) -> list[str]:
+def cite(*recipes: str) -> list[Reference]:
+    """Return the papers to cite for recipes, metrics and data sets, each once, and sightline itself last.
+
+    >>> [reference.key for reference in cite("plus(libra(ixg))")]
+    ['skipplus2024', 'libragrad2025', 'shrikumar2016', 'sightline']
+
+    Raises:
+        RecipeError: a name in a recipe is not known.
+    """
+    known = references()
+    keys = keys_of(entry for recipe in recipes for entry in specs_of(recipe))
+    return [*(known[key] for key in keys if key in known), itself()]
+
+
+def specs_of(recipe: str) -> list[IndexEntry]:
+    """Return what a recipe names, outermost first: methods, operators, a metric or data sets."""
+    return [find(name) for name in read_call(recipe).names()]
+
+
+def keys_of(specs: Iterable[Citable]) -> list[str]:
     """Return the keys of the papers, each once, in order."""
     keys = (key.strip() for spec in specs for key in spec.cite.split(","))
     return list(dict.fromkeys(filter(None, keys)))
 
 
-def bibtex_of(specs: Iterable[Spec]) -> str:
+def bibtex_of(specs: Iterable[Citable]) -> str:
     """Return the BibTeX of the papers and of sightline itself."""
     known = references()
-    return "\n\n".join([*(known[key].bibtex for key in keys_of(specs) if key in known), itself().bibtex])
+    entries = [*(known[key] for key in keys_of(specs) if key in known), itself()]
+    return "\n\n".join(entry.bibtex for entry in entries)
 
 
 def itself() -> Reference:
     """Return the entry for sightline."""
-    fields = {"author": "{The sightline authors}", "title": f"{{{_TITLE}}}", "howpublished": f"Version {__version__}"}
+    fields = {
+        "author": "{The sightline authors}",
+        "title": f"{{{_TITLE}}}",
+        "howpublished": f"Version {version('sightline')}",
+    }
     lines = [f"  {name} = {{{value}}}," for name, value in fields.items()]
     return Reference("sightline", "misc", fields, "\n".join(["@misc{sightline,", *lines, "}"]))
 
 
 def _split(text: str) -> Iterator[Reference]:
-    for found in _ENTRY.finditer(text):
-        opening = text.index("{", found.start())
+    """Yield the entries of a BibTeX file."""
+    for entry in _ENTRY.finditer(text):
+        opening = text.index("{", entry.start())
         body = _braced(text, opening)
         fields = {field["name"].lower(): _braced(body, field.end() - 1) for field in _FIELD.finditer(body)}
         tidy = {name: " ".join(value.split()) for name, value in fields.items()}
-        whole = text[found.start() : opening] + "{" + body + "}"
-        yield Reference(found["key"], found["kind"], tidy, whole)
+        bibtex = text[entry.start() : opening] + "{" + body + "}"
+        yield Reference(entry["key"], entry["kind"], tidy, bibtex)
 
 
 def _braced(text: str, opening: int) -> str:
     """Return what stands between an opening brace and the one that closes it."""
     depth = 0
-    for place in range(opening, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
+    for position in range(opening, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[position], 0)
         if depth == 0:
-            return text[opening + 1 : place]
+            return text[opening + 1 : position]
     return text[opening + 1 :]
 
 

@@ -79,5 +79,9 @@ class OutputError(SightlineError, OSError):
     """A folder or file that cannot be written."""
 
 
+# What a user can put right by asking differently.
+USAGE_ERRORS = (RecipeError, TargetError, UnsupportedModel, UnsupportedMethod)
+
+
 class SightlineWarning(UserWarning):
     """Something that a user should know and may ignore: a constant map, a compiled model, train mode."""

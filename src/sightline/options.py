@@ -29,6 +29,7 @@ __all__ = [
     "hints_of",
     "missing_options",
     "option_texts",
+    "without_options",
 ]
 
 _ATTRIBUTES = re.compile(r"^Attributes:\n(?P<body>(?:[ ]+[^\n]*\n?|\n)*)", flags=re.MULTILINE)
@@ -132,7 +133,7 @@ def missing_options(cls: Any, given: Any) -> list[str]:
     return [field.name for field in fields(cls) if default_of(field) is MISSING and field.name not in given]
 
 
-def option_texts(cls: type) -> dict[str, str]:
+def option_texts(cls: Any) -> dict[str, str]:
     """Return what each option means, from the ``Attributes:`` of the class and of the classes it derives from."""
     texts: dict[str, str] = {}
     for base in cls.__mro__:
@@ -142,6 +143,11 @@ def option_texts(cls: type) -> dict[str, str]:
             for name, end in zip(names, ends, strict=True):
                 texts.setdefault(name["name"], " ".join(section["body"][name.end() : end].split()))
     return {field.name: texts[field.name] for field in fields(cls) if field.name in texts}
+
+
+def without_options(doc: str) -> str:
+    """Return a docstring without its ``Attributes:``."""
+    return _ATTRIBUTES.sub("", doc)
 
 
 @cache

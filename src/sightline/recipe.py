@@ -116,6 +116,8 @@ def _option(spec: Spec, name: str, value: Any) -> Any:
         if value is not None and not isinstance(value, Call):
             raise RecipeError(f"{spec.name} got {value!r} where a method belongs, for instance {example(spec)}")
         return None if value is None else _build(value)
+    if isinstance(value, Call) and spec.kind == "metric":
+        raise RecipeError(f"cannot read {str(value)!r} as the option {name} of {spec.name}; give a literal")
     if isinstance(value, Call):
         raise RecipeError(f"{spec.name} got the method {text(_build(value))!r} for the option {name}; give a literal")
     return check_option(spec.name, name, value, hints_of(spec.build)[name])

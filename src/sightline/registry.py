@@ -97,6 +97,7 @@ Facts = ParamSpec("Facts")
 S = TypeVar("S", bound=BaseSpec)
 
 _SPECS: dict[type, Any] = {}
+_REGISTRIES: dict[str, Registry[..., Any]] = {}
 
 
 def is_registered(thing: object) -> bool:
@@ -115,6 +116,11 @@ def spec_of(thing: object) -> Spec:
     return spec
 
 
+def registered(kind: str) -> list[BaseSpec]:
+    """Return what modules that are already imported have registered, without importing more."""
+    return list(_REGISTRIES[kind]._specs.values()) if kind in _REGISTRIES else []
+
+
 class Registry(Mapping[str, S], Generic[Facts, S]):
     """Registered classes by name, in alphabetical order.
 
@@ -130,6 +136,7 @@ class Registry(Mapping[str, S], Generic[Facts, S]):
         self._spec = spec
         self._specs: dict[str, S] = {}
         self._walked = False
+        _REGISTRIES.setdefault(kind, self)
 
     def register(self, name: str, *_: Facts.args, **facts: Facts.kwargs) -> Callable[[Class], Class]:
         """Register a frozen dataclass under `name`; its fields are its options."""

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from sightline import api
-from sightline.audit import ranking
+from sightline.audit import panel as default_panel
 from sightline.audit.panel import CONTROLS
 from sightline.data.shapes import CLASSES, Shapes
 from sightline.errors import NumericalError, SightlineError
@@ -152,7 +152,9 @@ def test_a_step_that_is_the_metrics_own_default_will_do(sightline, photos):
 
 
 def test_what_the_panel_offers_in_vain_is_left_out_and_said_once(sightline, photos, monkeypatch):
-    monkeypatch.setattr(ranking, "choose", lambda model: ["plus(ixg)", "random"])  # a CNN has no blocks to start at
+    monkeypatch.setattr(
+        default_panel, "choose", lambda model: ["plus(ixg)", "random"]
+    )  # a CNN has no blocks to start at
     result = sightline("explain", photos, "--model", CNN, "--metric-step", 1024, "--json")
     assert result.exit_code == 0
     assert [[one["recipe"] for one in image["maps"]] for image in told(result)["images"]] == [["random"]] * 2

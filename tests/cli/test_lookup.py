@@ -2,12 +2,14 @@
 
 import json
 import re
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
 
-from sightline.citations import bibtex_of, itself, keys_of, references, specs_of
-from sightline.cli.card import description, formulas
+from sightline.cards import card, description, formulas
+from sightline.citations import bibtex_of, cite, itself, keys_of, references, specs_of
+from sightline.options import option_texts
 from sightline.registry import METHODS, METRICS, OPERATORS
 
 ROOT = Path(__file__).parents[2]
@@ -60,16 +62,50 @@ def test_every_data_set_is_listed_with_what_it_needs(sightline):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_has_a_card(sightline, name):
-    card = json.loads(sightline("card", name, "--json").stdout)
-    assert card["name"] == name
-    assert card["summary"].endswith(".")
-    assert "`" not in card["summary"] + card["description"]
-    assert set(card["citations"]) == set(keys_of(specs_of(name)))
-    assert card["command"].startswith("sightline ")
-    assert card["python"].startswith("sightline.")
+    facts = json.loads(sightline("card", name, "--json").stdout)
+    assert facts == asdict(card(name))
+    assert facts["name"] == name
+    assert facts["summary"].endswith(".")
+    assert "`" not in facts["summary"] + facts["description"] + "".join(facts["option_texts"].values())
+    assert "Attributes:" not in facts["description"]
+    assert set(facts["citations"]) == set(keys_of(specs_of(name)))
+    assert facts["command"].startswith("sightline ")
+    assert facts["python"].startswith("sightline.")
     shown = " ".join(sightline("card", name).stdout.split())
-    assert card["cost"] in shown
-    assert all(option in shown for option in card["options"])
+    assert facts["cost"] in shown
+    assert all(option in shown for option in facts["options"])
+    assert not set(facts["options"]) - set(facts["option_texts"]), "options whose meaning no docstring tells"
+    assert all(text.split()[0] in shown for text in facts["option_texts"].values())
+
+
+def test_options_may_be_documented_in_a_base_class():
+    @dataclass(frozen=True)
+    class Base:
+        """Base.
+
+        Attributes:
+            steps: how many, the more
+                the better.
+            seed: of the noise.
+        """
+
+        steps: int = 3
+        seed: int = 0
+
+    @dataclass(frozen=True)
+    class Derived(Base):
+        """Derived.
+
+        Attributes:
+            seed: of another noise.
+
+        Example:
+            not: an option.
+        """
+
+        blank: str = "zero"
+
+    assert option_texts(Derived) == {"steps": "how many, the more the better.", "seed": "of another noise."}
 
 
 def test_a_card_shows_formula_options_citation_and_parity(sightline):
@@ -96,6 +132,16 @@ def test_formulas_are_read_out_of_documentation():
     text = f"Summary.\n\n{first}\n\nwhere :math:`a` is new :cite:p:`k2020`.\n\n{second}\n"
     assert formulas(text) == ["a &= b \\\\\n\nc &= d", "e = f"]
     assert description(text) == "where a is new [k2020]."
+
+
+def test_citing_from_python_gives_the_references():
+    assert [reference.key for reference in cite("skip_plus(ixg)", "insertion(step=448)", "coco")] == [
+        "skipplus2024",
+        "shrikumar2016",
+        "petsiuk2018",
+        "lin2014",
+        "sightline",
+    ]
 
 
 def test_citing_a_recipe_names_the_papers_of_all_its_parts(sightline):

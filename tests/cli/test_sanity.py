@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sightline.audit import ranking
+from sightline.audit import panel
 from sightline.audit import sanity as checking
 from sightline.audit.sanity_verdict import FAILS, PASSES
 from sightline.errors import NumericalError
@@ -48,7 +48,7 @@ def test_guided_backprop_is_doubtful_and_the_sentence_says_why(sightline):
 
 
 def test_without_methods_the_panel_is_checked_and_failing_controls_are_no_failure(sightline, monkeypatch):
-    monkeypatch.setattr(ranking, "choose", lambda model: ["ixg", "centre"])
+    monkeypatch.setattr(panel, "choose", lambda model: ["ixg", "centre"])
     result = sightline("sanity", "--model", CNN, "--count", 2, "--stages", 2)
     assert result.exit_code == 0, result.stderr
     assert "centre (a control: it should fail) fails" in result.stdout

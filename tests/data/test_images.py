@@ -187,6 +187,38 @@ def test_what_is_no_image_is_refused_with_its_name(tmp_path, content, said):
     assert str(path) in str(caught.value)
 
 
+EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
+%%BoundingBox: 0 0 4 4
+%%EndComments
+1 0 0 setrgbcolor 0 0 4 4 rectfill showpage
+%%EOF
+"""
+
+
+@pytest.mark.parametrize("name", ["drawing.eps", "drawing.jpg"])
+def test_an_eps_file_is_refused_whatever_its_suffix_and_starts_no_program(tmp_path, name, monkeypatch):
+    path = tmp_path / name
+    path.write_bytes(EPS)
+    with Image.open(path) as image:
+        assert image.format == "EPS"  # what Pillow would read, if it were let
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a program was started"))
+    for read in (read_image, images.peek_image, lambda path: images.decode_image(path.read_bytes(), path.name)):
+        with pytest.raises(ImageError, match=rf"{name} is not an image that can be read; give a JPEG, PNG, .* or GIF$"):
+            read(path)
+
+
+@pytest.mark.parametrize("format", images.FORMATS)
+def test_each_of_the_formats_is_read_by_its_content(tmp_path, format):
+    path = saved(tmp_path, "picture.jpg", Image.new("RGB", (4, 4), RED), format=format)
+    assert max(abs(np.subtract(pixel(path), RED))) <= 2
+
+
+def test_any_other_format_is_refused(tmp_path):
+    for format in ("PPM", "TGA", "ICO", "PCX"):
+        with pytest.raises(ImageError, match="is not an image that can be read"):
+            read_image(saved(tmp_path, f"{format}.png", Image.new("RGB", (16, 16), RED), format=format))
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ImageError, match=r"nowhere\.jpg does not exist"):
         read_image(tmp_path / "nowhere.jpg")
@@ -207,7 +239,7 @@ def test_a_pipe_is_no_image(tmp_path):
 def test_a_file_that_may_not_be_read_is_named(tmp_path, monkeypatch):
     path = saved(tmp_path, "locked.png", Image.new("RGB", (2, 2)))
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError("denied")
 
     monkeypatch.setattr(images.Image, "open", refuse)

@@ -5,10 +5,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from sightline.data import shapes
 from sightline.data.shapes import (
     CLASSES,
-    HIDDEN,
     MEAN,
     MOST_DISTRACTORS,
     SHORTCUT_CLASS,
@@ -17,7 +15,8 @@ from sightline.data.shapes import (
     Shapes,
     normalise,
 )
-from sightline.errors import InputError
+from sightline.data.shapes_drawing import HIDDEN, Canvas
+from sightline.errors import InputError, RecipeError
 
 variants = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -131,13 +130,13 @@ def test_the_shape_stands_out_from_its_ground():
 
 def test_distractors_hide_a_little_of_the_evidence_at_most(monkeypatch):
     whole: list[int] = []
-    paint = shapes._Canvas.paint_evidence
+    paint = Canvas.paint_evidence
 
     def spying(canvas, layer):
         whole.append(np.count_nonzero(layer.mask))
         paint(canvas, layer)
 
-    monkeypatch.setattr(shapes._Canvas, "paint_evidence", spying)
+    monkeypatch.setattr(Canvas, "paint_evidence", spying)
     visible = [np.count_nonzero(Shapes()[index].evidence) for index in range(200)]
     hidden = 1 - np.array(visible) / np.array(whole)
     assert 0 < hidden.max() <= HIDDEN
@@ -217,10 +216,14 @@ def test_normalising_takes_the_mean_away_and_divides_by_the_deviation():
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"variant": "dirty"}, "no variant 'dirty'"), ({"size": 8}, "32 or more"), ({"seed": -1}, "0 or more")],
+    [
+        ({"variant": "dirty"}, "variant='dirty'; choose from clean,"),
+        ({"size": 8}, "32 or more"),
+        ({"seed": -1}, "0 or"),
+    ],
 )
 def test_impossible_settings_are_refused(options, said):
-    with pytest.raises(InputError, match=said):
+    with pytest.raises((InputError, RecipeError), match=said):
         Shapes(**options)
 
 

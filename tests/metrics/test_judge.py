@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from sightline import adapt
-from sightline.errors import InputError, RecipeError, RegistryError, UnsupportedModel
+from sightline.errors import InputError, MissingExtra, RecipeError, RegistryError, UnsupportedModel
 from sightline.metrics import judge as judge_module
 from sightline.metrics.case import Case, Measurement
 from sightline.metrics.faithfulness.insertion_deletion import Deletion, Insertion
@@ -173,6 +174,56 @@ def test_every_metric_costs_what_it_says_and_a_batch_equals_its_images(name):
 def test_scores_can_be_read_as_a_mapping():
     scores = Scores({"deletion": Measurement(torch.tensor([0.5]))}, Passes())
     assert dict(scores) == {"deletion": torch.tensor([0.5])}
+
+
+def shown(images=3, recipe="insertion"):
+    values, flags = torch.arange(images) / 8, tuple("constant map" if row == 1 else "" for row in range(images))
+    second = Measurement(torch.full((images,), float("nan")), None, ("<no> & none",) * images)
+    return Scores({recipe: Measurement(values, None, flags), "deletion": second}, Passes())
+
+
+def test_scores_become_a_data_frame_with_a_row_per_image_and_metric():
+    frame = shown().to_pandas()
+    assert list(frame.columns) == ["image", "metric", "value", "flag"]
+    assert frame["image"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert frame["metric"].tolist() == ["insertion", "deletion"] * 3
+    insertion = frame[frame["metric"] == "insertion"]
+    assert insertion["value"].tolist() == [0.0, 0.125, 0.25]
+    assert insertion["flag"].tolist() == ["", "constant map", ""]
+    assert frame["value"].isna().sum() == 3
+    assert len(Scores({}, Passes()).to_pandas()) == 0
+
+
+def test_scores_of_a_model_become_a_data_frame():
+    scores = judge(case_of(batch=3), ["insertion(step=8)", "deletion(step=8)"])
+    means = scores.to_pandas().groupby("metric")["value"].mean()
+    assert means["deletion(step=8)"] == pytest.approx(scores["deletion(step=8)"].mean().item())
+
+
+def test_scores_without_pandas_name_the_pip_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtra, match=r'pandas is not installed; pip install "sightline\[bench\]"'):
+        shown().to_pandas()
+
+
+def test_scores_show_themselves_in_one_line_and_as_a_table():
+    assert repr(shown()) == "Scores(insertion, deletion; 3 images)"
+    assert repr(shown(1)) == "Scores(insertion, deletion; 1 image)"
+    page = shown(recipe="insertion(fill='<x>')")._repr_html_()
+    assert page.count("<tr>") == 4
+    assert "<th>insertion(fill=&#x27;&lt;x&gt;&#x27;)</th>" in page
+    assert '<td title="constant map">0.125 *</td>' in page
+    assert "&lt;no&gt; &amp; none" in page
+    assert "<x>" not in page
+    assert "<no>" not in page
+    assert "http" not in page
+
+
+def test_a_table_of_many_images_is_cut_short():
+    page = shown(53)._repr_html_()
+    assert "… 3 more" in page
+    assert page.count("<tr>") == 1 + 50 + 1
+    assert "more" not in shown(50)._repr_html_()
 
 
 def test_insertion_its_aligned_form_and_monotonicity_share_one_curve():

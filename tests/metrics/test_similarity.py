@@ -40,6 +40,17 @@ def test_correlations_are_scipys(ties):
     assert_close(cosine(one, other), torch.tensor(want, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("odd", [[2.0, 2.0, 2.0], [1.0, float("nan"), 3.0]], ids=["constant", "not all numbers"])
+def test_a_row_without_ranks_has_no_rank_correlation(odd):
+    first, second = torch.tensor([[1.0, 2.0, 3.0], odd]), torch.tensor([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
+    for one, other in ((first, second), (second, first)):
+        assert_close(spearman(one, other), torch.tensor([-1.0, torch.nan]).double(), equal_nan=True)
+
+
+def test_whole_numbers_are_ranked_too():
+    assert_close(spearman(torch.tensor([[1, 2, 3]]), torch.tensor([[5, 9, 7]])), torch.tensor([0.5]).double())
+
+
 def test_ranks_are_scipys_average_ranks():
     values = maps(2, ties=True).flatten(1)
     assert_close(ranks(values), torch.from_numpy(np.stack([rankdata(row) for row in values])))

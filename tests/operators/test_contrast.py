@@ -66,8 +66,8 @@ def test_with_one_temperature_the_mask_is_where_the_class_beats_the_others_soft_
 
 
 def test_a_joint_maximum_makes_the_scale_irrelevant() -> None:
-    one = contrasted(maps(), PRESETS["recommended"])
-    assert_close(contrasted(maps(scale=1000), PRESETS["recommended"]), 1000 * one)
+    unscaled = contrasted(maps(), PRESETS["recommended"])
+    assert_close(contrasted(maps(scale=1000), PRESETS["recommended"]), 1000 * unscaled)
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_the_distribution_is_returned_on_request(tiny_vit: nn.Module, images: Te
 
 
 def test_maps_are_enlarged_before_they_compete(tiny_vit: nn.Module, images: Tensor) -> None:
-    one, two = (sightline.explain(tiny_vit, images, "gae", target=t).pixels() for t in (1, 3))
-    want = contrasted(torch.stack([one, two])[:, None], PRESETS["text"])
+    first, second = (sightline.explain(tiny_vit, images, "gae", target=t).pixels() for t in (1, 3))
+    want = contrasted(torch.stack([first, second])[:, None], PRESETS["text"])
     assert_close(sightline.explain(tiny_vit, images, "var(gae, classes=(1, 3))", target=1).map, want[0])
 
 
@@ -174,11 +174,15 @@ def test_patching_pays_nothing_for_more_classes(method: str, tiny_vit: nn.Module
 
 
 def test_what_a_method_says_of_a_blank_is_subtracted_first(tiny_vit: nn.Module, images: Tensor) -> None:
-    found = [sightline.explain(tiny_vit, images, "caap", target=t) for t in (1, 3)]
-    lifted = torch.stack([one.values - one.details.blank[:, None, None] for one in found])
+    attributions = [sightline.explain(tiny_vit, images, "caap", target=t) for t in (1, 3)]
+    lifted = torch.stack(
+        [attribution.values - attribution.details.blank[:, None, None] for attribution in attributions]
+    )
     want = contrasted(lifted, PRESETS["text"])
     got = sightline.explain(tiny_vit, images, "var(caap, classes=(1, 3), at='grid')", target=1)
     assert_close(got.values, want)
     raw = sightline.explain(tiny_vit, images, "var(caap, classes=(1, 3), at='grid', blank=False)", target=1)
-    assert_close(raw.values, contrasted(torch.stack([one.values for one in found]), PRESETS["text"]))
+    assert_close(
+        raw.values, contrasted(torch.stack([attribution.values for attribution in attributions]), PRESETS["text"])
+    )
     assert not torch.allclose(raw.values, got.values)

@@ -132,16 +132,18 @@ CHEQUERED = (torch.arange(48)[:, None] + torch.arange(48)).remainder(2).mul(2.0)
     "", ", tau=0.0", ", tau=1.0", ", per_step=2", ", search='fast'", ", preset='released', segments='grid'",
 ])  # fmt: skip
 def test_finds_the_order_of_an_additive_model(options: str) -> None:
-    found = sightline.explain(Additive(WEIGHTS), CHEQUERED, f"mda(seed=None, cells=3, steps=9{options})", target=0)
-    assert details(found).images[0].search.order == tuple(WEIGHTS.flatten().argsort(descending=True).tolist())
+    attribution = sightline.explain(
+        Additive(WEIGHTS), CHEQUERED, f"mda(seed=None, cells=3, steps=9{options})", target=0
+    )
+    assert details(attribution).images[0].search.order == tuple(WEIGHTS.flatten().argsort(descending=True).tolist())
 
 
 @pytest.mark.parametrize("seed", ["None", "gradient(at='pixels')", "random"])
 def test_the_map_falls_along_the_order_and_is_never_negative(seed: str) -> None:
-    found = sightline.explain(
+    attribution = sightline.explain(
         Additive(WEIGHTS), CHEQUERED, f"mda(seed={seed}, cells=3, steps=9, output='sharp')", target=0
     )
-    values = found.map.flatten()[list(details(found).images[0].search.order)]
+    values = attribution.map.flatten()[list(details(attribution).images[0].search.order)]
     assert (values.diff() < 0).all()
     assert values.min() >= 0
 
@@ -152,7 +154,7 @@ def brute_force(model: Any, images: Tensor, recipe: str, target: int) -> tuple[l
     assert isinstance(method, MetricDriven)
     cells = method.cells_of(adapter, (32, 32))
     (segments,) = method.cut(adapter, images, cells)
-    probability = scored(Logit(target), "probability")
+    probability = scored(Logit(target), "probability", adapter)
     seed = seed_scores(sightline.explain(model, images, method.seed, target=target).pixels(), cells, [segments],
                        magnitude=False)[0] if method.seed else torch.zeros(segments.count)  # fmt: skip
     order = seed.argsort(descending=True, stable=True).tolist()
@@ -222,8 +224,8 @@ def test_each_extreme_of_tau_wins_its_own_half() -> None:
     target = tuple(model(images).argmax(dim=1).tolist())
     scores = {}
     for tau in (0.0, 1.0):
-        found = sightline.explain(model, images, f"mda({QUICK}, tau={tau}, output='sharp')", target=target)
-        pixels = found.pixels("nearest")
+        attribution = sightline.explain(model, images, f"mda({QUICK}, tau={tau}, output='sharp')", target=target)
+        pixels = attribution.pixels("nearest")
         scores[tau] = sightline.evaluate(model, images, pixels, ["insertion(step=64)", "deletion(step=64)"], target)
     insertion, deletion = "insertion(step=64)", "deletion(step=64)"
     assert float(scores[1.0][insertion].mean()) > float(scores[0.0][insertion].mean())
@@ -255,11 +257,13 @@ def test_costs_at_most_what_it_declares(
 ) -> None:
     adapter, method = sightline.adapt(request.getfixturevalue(network)), parse(f"mda({QUICK}, cells=4{options})")
     with torch.no_grad(), counting() as meter:
-        found = method(adapter, images, Logit((1, 3)))
+        attribution = method(adapter, images, Logit((1, 3)))
     declared = method.cost(adapter) * 2
     assert meter.passes.forward <= declared.forward
     assert meter.passes.backward <= declared.backward
-    spared = sum(len(sightline.perturb.endpoints.BLURS) - (image.blur - 29) // 2 for image in details(found).images)
+    spared = sum(
+        len(sightline.perturb.endpoints.BLURS) - (image.blur - 29) // 2 for image in details(attribution).images
+    )
     if "tau" in options:  # then nothing but the blur depends on the image
         assert meter.passes.forward == declared.forward - spared
 
@@ -311,8 +315,10 @@ def test_works_on_any_model_and_target(tiny_cnn: nn.Module, images: Tensor) -> N
     for model in (tiny_cnn, function):
         for search in ("exact", "fast"):
             for target in (1, sightline.Contrast(0, 2), lambda logits: logits[:, 0] * logits[:, 1]):
-                found = sightline.explain(model, images, f"mda(seed=None, cells=3, steps=4, search='{search}')", target)
-                assert torch.isfinite(found.values).all()
+                attribution = sightline.explain(
+                    model, images, f"mda(seed=None, cells=3, steps=4, search='{search}')", target
+                )
+                assert torch.isfinite(attribution.values).all()
     assert sightline.explain(tiny_cnn, images, "mda(seed=grad_cam, cells=5, steps=4)").map.shape == (2, 32, 32)
 
 

@@ -9,10 +9,10 @@ from torch.testing import assert_close
 from sightline import adapt
 from sightline.errors import NumericalError, RecipeError, ShapeError, TargetError
 from sightline.models.passes import counting
-from sightline.perturb.curve import Accuracy, Curve, response_curve, responses, scored
+from sightline.perturb.curve import Accuracy, Curve, LabelAccuracy, response_curve, responses, scored
 from sightline.perturb.fill import Black, Blur, Mean, Zero
 from sightline.perturb.order import importance_order, ranks
-from sightline.types import Contrast, Custom, Logit, LogProbability, PerImage, Probability
+from sightline.types import Contrast, Custom, Logit, LogProbability, PerImage, Probability, Value
 
 SIZE = (5, 6)
 PIXELS = 30
@@ -50,7 +50,7 @@ def one_by_one(model, images, target, order, curve):
             mixed = before.clone()
             for pixel in pixels[:count].tolist():
                 mixed[:, pixel // SIZE[1], pixel % SIZE[1]] = after[:, pixel // SIZE[1], pixel % SIZE[1]]
-            scores.append(scored(target, curve.score).take([row])(model(mixed[None])))
+            scores.append(scored(target, curve.score, model).take([row])(model(mixed[None])))
         rows.append(torch.cat(scores))
     return torch.stack(rows)
 
@@ -176,27 +176,84 @@ def test_a_half_precision_model_gives_a_single_precision_curve(order):
 @pytest.mark.parametrize(
     ("score", "read"),
     [
-        ("probability", Probability(1)),
-        ("log_probability", LogProbability(1)),
+        ("probability", Probability(1, "softmax")),
+        ("log_probability", LogProbability(1, "softmax")),
         ("logit", Logit(1)),
         ("accuracy", Accuracy(1)),
     ],
 )
-def test_whatever_was_explained_of_a_class_the_score_says_what_is_read(target, score, read):
-    assert scored(target, score) == read
+def test_whatever_was_explained_of_a_class_the_score_says_what_is_read(target, score, read, model):
+    assert scored(target, score, model) == read
+
+
+@pytest.mark.parametrize("target", [Logit(1), Probability(1), LogProbability(1)], ids=repr)
+@pytest.mark.parametrize("link", ["sigmoid", "identity"])
+@pytest.mark.parametrize(
+    ("score", "read"),
+    [
+        ("probability", lambda link: Probability(1, link)),
+        ("log_probability", lambda link: LogProbability(1, link)),
+        ("logit", lambda link: Logit(1)),
+        ("accuracy", lambda link: LabelAccuracy(Probability(1, link))),
+    ],
+)
+def test_of_several_labels_each_has_a_probability_of_its_own(target, link, score, read):
+    assert scored(target, score, adapt(linear, output="sigmoid", link=link)) == read(link)
+
+
+def test_a_link_that_the_target_names_is_kept(model):
+    assert scored(Probability(1, "identity"), "log_probability", model) == LogProbability(1, "identity")
+    assert scored(Probability(1, "sigmoid"), "accuracy", model) == LabelAccuracy(Probability(1, "sigmoid"))
+
+
+@pytest.mark.parametrize("output", ["value", "embedding"])
+@pytest.mark.parametrize(("score", "word"), [("probability", "probability"), ("log_probability", "log probability")])
+def test_a_number_that_is_no_probability_is_refused_as_one_and_followed_as_a_logit(output, score, word):
+    model = adapt(linear, output=output, name="net")
+    with pytest.raises(TargetError, match=rf"net returns an? {output} .* no {word}; .* insertion\(score='logit'\)"):
+        scored(Logit(1), score, model)
+    with pytest.raises(TargetError, match="no accuracy"):
+        scored(PerImage((Logit(1),)), "accuracy", model)
+    assert scored(Logit(1), "logit", model) == Logit(1)
+
+
+@pytest.mark.parametrize("score", ["probability", "log_probability", "accuracy"])
+def test_a_value_is_followed_as_a_logit_alone(score, model):
+    assert scored(Value(1), "logit", model) == Value(1)
+    with pytest.raises(TargetError, match="got Value as a target, which has no "):
+        scored(Value(1), score, model)
+
+
+@pytest.mark.parametrize("score", ["probability", "log_probability", "accuracy"])
+@pytest.mark.parametrize("target", [Logit(0), PerImage((Logit(0),) * 3)], ids=["logit", "one each"])
+def test_the_softmax_of_a_single_number_is_refused(score, target, images, order):
+    single = adapt(lambda batch: linear(batch)[:, :1], name="single")  # a function: how many numbers, only a pass tells
+    with pytest.raises(TargetError, match="single returns one number per image, whose softmax is always 1"):
+        response_curve(single, images, target, order, Curve("delete", Zero(), 10, score))
+    followed = response_curve(single, images, target, order, Curve("delete", Zero(), 10, "logit"))
+    assert_close(followed[:, 0], linear(images)[:, 0])
+
+
+def test_the_accuracy_of_a_label_asks_for_half_its_probability():
+    logits = torch.tensor([[0.1, 2.0, 0.0], [3.0, -0.1, 0.0]])
+    assert LabelAccuracy(Probability(0, "sigmoid"))(logits).tolist() == [1, 1]
+    assert LabelAccuracy(Probability((1, 1), "sigmoid"))(logits).tolist() == [1, 0]
+    assert LabelAccuracy(Probability(2, "sigmoid"))(logits).tolist() == [1, 1]
+    assert LabelAccuracy(Probability((1, 0), "identity")).take([1, 1]) == LabelAccuracy(Probability((0, 0), "identity"))
 
 
 @pytest.mark.parametrize("score", ["probability", "logit"])
 @pytest.mark.parametrize("target", [Contrast(0, 1), Custom(lambda logits: logits[:, 0])], ids=["contrast", "function"])
 def test_a_target_without_a_class_is_followed_itself(target, score, model, images, order):
-    assert scored(target, score) is target
+    assert scored(target, score, model) is target
     curve = response_curve(model, images, target, order, Curve("delete", Zero(), 10, score))
     assert_close(curve[:, 0], target(linear(images)))
 
 
 def test_targets_of_several_kinds_are_read_each_in_its_own_way(model, images, order):
     target = PerImage((Logit(1), Contrast(0, 1), Probability(0)))
-    assert scored(target, "probability") == PerImage((Probability(1), Contrast(0, 1), Probability(0)))
+    read = PerImage((Probability(1, "softmax"), Contrast(0, 1), Probability(0, "softmax")))
+    assert scored(target, "probability", model) == read
     curve = Curve("delete", Zero(), 10)
     assert_close(response_curve(model, images, target, order, curve), one_by_one(model, images, target, order, curve))
 
@@ -209,9 +266,9 @@ def test_accuracy_is_one_where_the_class_is_the_first_choice():
     assert Accuracy(1).take([1, 1, 0]) == Accuracy(1)
 
 
-def test_accuracy_of_a_target_without_a_class_is_refused():
+def test_accuracy_of_a_target_without_a_class_is_refused(model):
     with pytest.raises(TargetError, match="got Contrast as a target; score='accuracy' needs a class"):
-        scored(Contrast(0, 1), "accuracy")
+        scored(Contrast(0, 1), "accuracy", model)
 
 
 def test_any_counts_of_pixels_can_be_asked_for(model, images, order):

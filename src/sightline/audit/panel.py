@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from sightline.api.requirements import as_method
+from sightline.api.requirements import as_method, check_needs
+from sightline.errors import RecipeError
 from sightline.methods.chance.controls import CONTROLS
 from sightline.models.adapter import Adapter
 from sightline.recipe import parts
 from sightline.registry import Spec, is_registered, spec_of
 from sightline.types import Method
 
-__all__ = ["CONTROLS", "choose", "is_agnostic", "is_control", "method_specs", "reseed", "short"]
+__all__ = ["CONTROLS", "choose", "is_agnostic", "is_control", "method_specs", "panel_of", "reseed", "short"]
 
 ATTENTION = ("gae", "rollout")
 TOKENS = ("plus(libra(ixg))", "caap(frozen=True)")
@@ -47,6 +48,18 @@ def choose(model: Adapter) -> list[str]:
 def short(model: Adapter) -> list[str]:
     """Return the recipes to compare models by: those of the panel that look into the model, none of them slow."""
     return [recipe for recipe in choose(model) if recipe not in CONTROLS and recipe not in GRADIENT]
+
+
+def panel_of(model: Adapter, methods: Sequence[Any] | str | None = None, seed: int | None = None) -> list[Method]:
+    """Build the methods that are named, refusing those the model cannot be explained with, or the default panel."""
+    if methods is None:
+        return reseed(choose(model), seed)
+    built = reseed([methods] if isinstance(methods, str) else list(methods), seed)
+    if not built:
+        raise RecipeError("got an empty list of methods; name one at least, or leave it out for the default panel")
+    for method in built:
+        check_needs(method, model)
+    return built
 
 
 def method_specs(method: Method) -> list[Spec]:

@@ -18,12 +18,12 @@ from torch import Tensor
 from sightline import api
 from sightline.api.batches import batches_of, is_batches
 from sightline.audit.explained_image import ExplainedImage, explain_image
-from sightline.audit.panel import choose, reseed
+from sightline.audit.panel import panel_of
 from sightline.audit.scored_map import map_cost
 from sightline.data.images import read_image
 from sightline.errors import (
+    USAGE_ERRORS,
     InputError,
-    RecipeError,
     SightlineWarning,
     TargetError,
     UnsupportedMethod,
@@ -36,10 +36,7 @@ from sightline.models.families import adapt
 from sightline.progress import progress_bar
 from sightline.types import Method
 
-__all__ = ["USAGE_ERRORS", "Ranking", "panel_of", "rank", "rank_image", "single_images"]
-
-# What a user can put right by asking differently.
-USAGE_ERRORS = (RecipeError, TargetError, UnsupportedModel, UnsupportedMethod)
+__all__ = ["Ranking", "rank", "rank_image", "single_images"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -156,18 +153,6 @@ def rank(
             for (name, photo, batch), each in zip(single, targets, strict=True)
         ]
     return Ranking(adapter.name, tuple(explained))
-
-
-def panel_of(model: Adapter, methods: Sequence[Any] | str | None = None, seed: int | None = None) -> list[Method]:
-    """Build the methods that are named, refusing those the model cannot be explained with, or the default panel."""
-    if methods is None:
-        return reseed(choose(model), seed)
-    built = reseed([methods] if isinstance(methods, str) else list(methods), seed)
-    if not built:
-        raise RecipeError("got an empty list of methods; name one at least, or leave it out for the default panel")
-    for method in built:
-        api.check_needs(method, model)
-    return built
 
 
 def rank_image(

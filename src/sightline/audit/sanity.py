@@ -15,13 +15,13 @@ from PIL import Image
 from torch import Tensor
 
 from sightline import api
-from sightline.audit.panel import is_agnostic, is_control
-from sightline.audit.ranking import USAGE_ERRORS, panel_of, single_images
+from sightline.audit.panel import is_agnostic, is_control, panel_of
+from sightline.audit.ranking import single_images
 from sightline.audit.sanity_verdict import FAILS, SanityScores, SanityVerdict, sanity_verdict
 from sightline.audit.scored_map import BACKWARD, Failure
 from sightline.audit.view import view_of
 from sightline.data.shapes import Shapes
-from sightline.errors import InputError, SightlineError, SightlineWarning
+from sightline.errors import USAGE_ERRORS, InputError, SightlineError, SightlineWarning
 from sightline.extras import require
 from sightline.files import write_atomically
 from sightline.metrics.case import Case

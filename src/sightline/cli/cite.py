@@ -19,15 +19,15 @@ def cite(
     bibtex: Annotated[bool, typer.Option("--bibtex", help="Print BibTeX entries, ready for a .bib file.")] = False,
 ) -> None:
     """Print the papers that recipes stand on, and how to cite sightline itself."""
-    from sightline.citations import bibtex_of, itself, keys_of, references, specs_of
+    from sightline import citations
 
-    specs = [spec for recipe in recipes for spec in specs_of(recipe)]
+    references = citations.cite(*recipes)
     if bibtex:
-        typer.echo(bibtex_of(specs))
+        typer.echo("\n\n".join(reference.bibtex for reference in references))
         return
-    known = references()
-    for key in keys_of(specs):
-        typer.echo(f"[{key}] {known[key]}")
-    for name in dict.fromkeys(spec.name for spec in specs if not spec.cite):
+    for reference in references[:-1]:
+        typer.echo(f"[{reference.key}] {reference}")
+    named = [entry for recipe in recipes for entry in citations.specs_of(recipe)]
+    for name in dict.fromkeys(entry.name for entry in named if not entry.cite):
         console.note(f"{name} has no paper of its own")
-    typer.echo(f"[sightline] {itself()}")
+    typer.echo(f"[{references[-1].key}] {references[-1]}")

@@ -114,8 +114,8 @@ def _compare_file(
     """Explain one image with every model; what fails on one of them is reported, what cannot work stops the command."""
     from sightline import api
     from sightline.audit.comparison import ComparedImage, compare_image
-    from sightline.audit.ranking import USAGE_ERRORS
     from sightline.data.images import read_image
+    from sightline.errors import USAGE_ERRORS
 
     photograph = read_image(path)
     views: list[tuple[str, ExplainedImage]] = []

@@ -16,21 +16,13 @@ import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from sightline.errors import (
-    RecipeError,
-    SightlineError,
-    SightlineWarning,
-    TargetError,
-    UnsupportedMethod,
-    UnsupportedModel,
-)
+from sightline.errors import USAGE_ERRORS, SightlineError, SightlineWarning
 from sightline.progress import Advance, progress_bar
 
 __all__ = [
     "FAILED",
     "STOPPED",
     "USAGE",
-    "USAGE_ERRORS",
     "Advance",
     "err",
     "note",
@@ -49,9 +41,6 @@ WIDE = 200  # columns where stdout is a file or a pipe: a row is a line there
 
 out = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE)
 err = Console(stderr=True, highlight=False)
-
-# What a user can put right by typing the command differently.
-USAGE_ERRORS = (RecipeError, TargetError, UnsupportedModel, UnsupportedMethod)
 
 
 def show(*renderables: RenderableType) -> None:

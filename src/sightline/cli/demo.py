@@ -144,11 +144,12 @@ def _write_shapes(folder: Path) -> list[Path]:
     from PIL import Image
 
     from sightline.cli.staged_output import staged_output
-    from sightline.data.shapes import CLASSES, Shapes
+    from sightline.data.shapes import CLASSES, Shapes, Variant
 
     with staged_output(folder) as output:
         written = []
-        for kind, variant in (("shape", "clean"), ("watermark", "conflict")):
+        variants: dict[str, Variant] = {"shape": "clean", "watermark": "conflict"}
+        for kind, variant in variants.items():
             for index in range(SHOWN):
                 sample = Shapes(seed=SEED, variant=variant)[index]
                 name = f"{kind}-{index + 1}-{CLASSES[sample.label]}.png"

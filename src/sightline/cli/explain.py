@@ -114,8 +114,7 @@ def explain_files(request: Request, *, page: bool = True) -> dict[str, Any]:
 
 def _panel(model: Adapter, methods: Sequence[Method], seed: int | None) -> list[Method]:
     """Return the methods, refusing those the model cannot be explained with, or the default panel."""
-    from sightline.audit.panel import is_control
-    from sightline.audit.ranking import panel_of
+    from sightline.audit.panel import is_control, panel_of
 
     panel = panel_of(model, methods or None, seed)
     if all(is_control(method) for method in panel) and not methods:
@@ -179,8 +178,7 @@ def _explain_all(
 
 def _report_failures(request: Request, path: Path, image: ExplainedImage, errors: ErrorLog) -> None:
     """Stop at a recipe that cannot work; leave out what the panel offered in vain; report the rest."""
-    from sightline.audit.ranking import USAGE_ERRORS
-    from sightline.errors import SightlineWarning, UnsupportedMethod, UnsupportedModel
+    from sightline.errors import USAGE_ERRORS, SightlineWarning, UnsupportedMethod, UnsupportedModel
 
     for failure in image.failures:
         if request.methods and isinstance(failure.error, USAGE_ERRORS):

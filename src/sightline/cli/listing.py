@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sightline.cli import console
+
+if TYPE_CHECKING:
+    from sightline.index import IndexEntry
 
 __all__ = ["Kind", "listing"]
 
@@ -31,13 +34,7 @@ def listing(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
     """List methods, operators, metrics, models or datasets, a line each."""
-    rows = {
-        Kind.METHODS: _registered,
-        Kind.OPERATORS: _registered,
-        Kind.METRICS: _registered,
-        Kind.MODELS: _models,
-        Kind.DATASETS: _datasets,
-    }[kind](kind)
+    rows = _models() if kind is Kind.MODELS else _registered(kind)
     rows = [row for row in rows if pattern.casefold() in row["name"].casefold()]
     if family:
         rows = [row for row in rows if row["family"] == _known_family(family, rows, kind)]
@@ -47,42 +44,38 @@ def listing(
         _show(kind, rows)
 
 
+def _models() -> list[dict[str, Any]]:
+    from sightline.model_ids import list_models
+
+    return [{"name": name, "family": name.partition("/")[0]} for name in list_models()]
+
+
 def _registered(kind: Kind) -> list[dict[str, Any]]:
-    from sightline.registry import METHODS, METRICS, OPERATORS
+    from sightline.index import entries
 
-    registry = {Kind.METHODS: METHODS, Kind.OPERATORS: OPERATORS, Kind.METRICS: METRICS}[kind]
-    rows = []
-    for spec in sorted(registry.values(), key=lambda spec: (spec.family, spec.name)):
-        row: dict[str, Any] = {"name": spec.name, "family": spec.family, "cost": spec.cost, "needs": sorted(spec.needs)}
-        row |= {"direction": spec.direction} if kind is Kind.METRICS else {}
-        row |= {"class_agnostic": spec.agnostic} if kind is Kind.METHODS else {}
-        rows.append(row | {"summary": spec.summary})
-    return rows
+    by_family = sorted(entries(kind.removesuffix("s")).values(), key=lambda entry: (entry.family, entry.name))
+    return [(_dataset_row if kind is Kind.DATASETS else _row)(entry) for entry in by_family]
 
 
-def _models(_: Kind) -> list[dict[str, Any]]:
-    from sightline.models import zoo
+def _row(entry: IndexEntry) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": entry.name, "family": entry.family, "cost": entry.cost, "needs": sorted(entry.needs)}
+    row |= {"direction": entry.direction} if entry.kind == "metric" else {}
+    row |= {"class_agnostic": entry.agnostic} if entry.kind == "method" else {}
+    return row | {"summary": entry.summary}
 
-    return [{"name": name, "family": name.partition("/")[0]} for name in zoo.list_models()]
 
-
-def _datasets(_: Kind) -> list[dict[str, Any]]:
-    from sightline.data.dataset import DATASETS, options_of
-
-    return [
-        {
-            "name": spec.name,
-            "family": spec.family,
-            "needs": [name for name, default in options_of(spec).items() if default == "required"],
-            "summary": spec.summary,
-            "layout": spec.layout,
-            "options": options_of(spec),
-            "protocols": sorted(spec.protocols),
-            "filters": spec.filters,
-            "cite": spec.cite,
-        }
-        for spec in sorted(DATASETS.values(), key=lambda spec: (spec.family, spec.name))
-    ]
+def _dataset_row(entry: IndexEntry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "family": entry.family,
+        "needs": [name for name, default in entry.options.items() if default == "required"],
+        "summary": entry.summary,
+        "layout": entry.layout,
+        "options": dict(entry.options),
+        "protocols": sorted(entry.protocols),
+        "filters": entry.filters,
+        "cite": entry.cite,
+    }
 
 
 def _known_family(family: str, rows: list[dict[str, Any]], kind: Kind) -> str:

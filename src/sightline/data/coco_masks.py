@@ -20,7 +20,7 @@ def annotation_mask(segmentation: Any, height: int, width: int) -> Bools:
     """Return where an object is, (height, width), from its ``segmentation``: polygons, or run lengths.
 
     Raises:
-        InputError: the annotation is neither, or does not fit the picture.
+        InputError: the annotation is neither, or does not fit the image.
     """
     if not 0 < height * width <= MAX_PIXELS or min(height, width) < 1:
         raise InputError(f"an annotation of {height}×{width} pixels cannot be drawn; restore the file")

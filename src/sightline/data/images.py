@@ -1,4 +1,4 @@
-"""Find photographs and read them safely: a file becomes an upright RGB image, or one clear sentence."""
+"""Find image files and read them safely: a file becomes an upright RGB image, or one clear sentence."""
 
 from __future__ import annotations
 
@@ -15,14 +15,23 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sightline.errors import ImageError, InputError
 
-__all__ = ["MAX_PIXELS", "SUFFIXES", "decode_image", "find_images", "peek_image", "read_image", "read_indices"]
+__all__ = [
+    "FORMATS",
+    "MAX_PIXELS",
+    "SUFFIXES",
+    "decode_image",
+    "find_images",
+    "peek_image",
+    "read_image",
+    "read_indices",
+]
 
 T = TypeVar("T")
 
 MAX_PIXELS = 100_000_000
-SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".avif"}
-)
+# Pillow is asked to try these and no other: for an EPS file, whatever its suffix, it would run Ghostscript.
+FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "GIF", "WEBP")
+SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 
 
 def read_image(path: str | Path, *, upright: bool = True) -> Image.Image:
@@ -32,7 +41,7 @@ def read_image(path: str | Path, *, upright: bool = True) -> Image.Image:
 
     Args:
         path: of the file.
-        upright: turn the picture as its EXIF block says; False leaves it as stored, as masks drawn over it expect.
+        upright: turn the image as its EXIF block says; False leaves it as stored, as masks drawn over it expect.
 
     Raises:
         ImageError: the file is missing, empty, damaged, no image, or larger than MAX_PIXELS.
@@ -87,7 +96,7 @@ def _opened(source: Path | io.BytesIO, path: str | Path, use: Callable[[Image.Im
         # PIL warns between its own pixel limit and twice that; ours decides, from the header, before decoding
         warnings.simplefilter("ignore")
         try:
-            with Image.open(source) as image:
+            with Image.open(source, formats=FORMATS) as image:
                 _check_size(path, *image.size)
                 return use(image)
         except ImageError:
@@ -99,10 +108,10 @@ def _opened(source: Path | io.BytesIO, path: str | Path, use: Callable[[Image.Im
         except PermissionError as error:
             raise ImageError(f"{path} may not be read by this user; change its permissions") from error
         except UnidentifiedImageError as error:
-            raise ImageError(f"{path} is not an image that can be read; give a JPEG, PNG, WebP, TIFF or BMP") from error
-        except (
-            Exception
-        ) as error:  # decoders of damaged files raise nearly anything: OSError, SyntaxError, struct.error
+            raise ImageError(
+                f"{path} is not an image that can be read; give a JPEG, PNG, WebP, TIFF, BMP or GIF"
+            ) from error
+        except Exception as error:  # decoders of damaged files raise nearly anything: SyntaxError, struct.error
             raise ImageError(
                 f"{path} is damaged or cut short and cannot be decoded ({error}); restore or replace it"
             ) from error

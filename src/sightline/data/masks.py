@@ -30,7 +30,7 @@ def read_mask(path: str | Path) -> Tensor:
 
 
 def mask_of(picture: Image.Image, name: str) -> Tensor:
-    """Turn a picture that is a mask into (height, width) int8, as read_mask does a file."""
+    """Turn an image that is a mask into (height, width) int8, as read_mask does a file."""
     grey = np.asarray(picture.convert("L"))
     strange = sorted(set(np.unique(grey).tolist()) - set(MEANINGS))
     if strange:

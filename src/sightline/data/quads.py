@@ -143,7 +143,7 @@ def groups_of_four(given: Sequence[T], *, seed: int = 42, distinct: bool = False
 
 
 def compose(pictures: Sequence[Picture], side: int = 224) -> Tensor:
-    """Lay four pictures in the cells of one image, (3, side, side); files and PIL images come out in 0..1."""
+    """Lay four images in the cells of one image, (3, side, side); files and PIL images come out in 0..1."""
     _check_side(side)
     if len(pictures) != len(CELLS):
         raise InputError(f"got {len(pictures)} pictures for a quad; give four")
@@ -159,7 +159,7 @@ def cell_regions(side: int = 224) -> Tensor:
 
 
 def place_masks(masks: Sequence[Tensor], side: int = 224) -> Tensor:
-    """Lay four masks, each of its picture's size, in their cells: (4, side, side) int8, 0 outside the own cell."""
+    """Lay four masks, each of its image's size, in their cells: (4, side, side) int8, 0 outside the own cell."""
     half = side // 2
     placed = torch.zeros(len(CELLS), side, side, dtype=torch.int8)
     for cell, mask in enumerate(masks):

@@ -1,7 +1,7 @@
-"""Draw `shapes`: a synthetic set whose evidence is known to the pixel.
+"""`shapes`: synthetic images whose evidence is known to the pixel.
 
 Each image shows one shape of a class among two to four distractors on cluttered ground. Colour, texture, size,
-rotation and place are drawn independently of the class, so the shape alone is evidence, and its mask is exact: a pixel
+rotation and position are independent of the class, so the shape alone is evidence, and its mask is exact: a pixel
 belongs to the mask when the shape changed it. Image i of a seed is the same in every batch, and the three variants
 share their scenes.
 
@@ -16,18 +16,17 @@ conflict  a shape of another class, with the watermark in a corner: a model that
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from sightline.data.outlines import DISTRACTORS, EVIDENCE, EXTENT, Distance, Floats
+from sightline.data.shapes_drawing import CLASSES, MOST_DISTRACTORS, ShapesSample, draw_scene
 from sightline.errors import InputError
+from sightline.options import check_words
 
 __all__ = [
     "CLASSES",
@@ -37,48 +36,19 @@ __all__ = [
     "STD",
     "VARIANTS",
     "Batch",
-    "Sample",
     "Shapes",
+    "ShapesSample",
+    "Variant",
     "normalise",
 ]
 
-Mask = NDArray[np.bool_]
+Variant = Literal["clean", "shortcut", "conflict"]
 
 MEAN = (0.5, 0.5, 0.5)
 STD = (0.5, 0.5, 0.5)
-VARIANTS = ("clean", "shortcut", "conflict")
-MOST_DISTRACTORS = 4
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
 SMALLEST = 32  # pixels; below this the textures and the watermark are no longer drawn faithfully
-HIDDEN = 0.1  # share of the evidence that all distractors together may hide
-
-
-CLASSES: tuple[str, ...] = tuple(EVIDENCE)
 SHORTCUT_CLASS: int = CLASSES.index("star")
-
-# The watermark, the same under mirroring so that a mirrored image still carries it: # light, o dark, . vivid.
-LOGO = ("ooooooo", "o##.##o", "o#o.o#o", "o..#..o", "o#o.o#o", "o##.##o", "ooooooo")
-LOGO_COLOURS = {"#": (0.98, 0.98, 0.98), "o": (0.05, 0.05, 0.1), ".": (0.95, 0.1, 0.75)}
-LOGO_SIDE = 0.19  # of the image
-LOGO_INSET = 0.02
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sample:
-    """One image with what is known about it.
-
-    Attributes:
-        image: (height, width, 3), uint8.
-        label: index into CLASSES.
-        evidence: (height, width), the visible part of what makes the label true.
-        distractors: one (height, width) mask each, the visible part; none is empty, none meets the evidence.
-        shortcut: (height, width), the watermark; all False when there is none.
-    """
-
-    image: NDArray[np.uint8]
-    label: int
-    evidence: Mask
-    distractors: tuple[Mask, ...]
-    shortcut: Mask
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +59,7 @@ class Batch:
         images: (batch, 3, height, width), float32 in 0..1; `normalise` them for the bundled models.
         labels: (batch,), int64.
         evidence: (batch, height, width), bool.
-        distractors: (batch, MOST_DISTRACTORS, height, width), bool; places without a distractor are all False.
+        distractors: (batch, MOST_DISTRACTORS, height, width), bool; all False beyond the last distractor.
         shortcut: (batch, height, width), bool.
     """
 
@@ -115,17 +85,16 @@ class Shapes:
 
     seed: int = 0
     size: int = 64
-    variant: str = "clean"
+    variant: Variant = "clean"
 
     def __post_init__(self) -> None:
-        if self.variant not in VARIANTS:
-            raise InputError(f"shapes has no variant {self.variant!r}; choose one of {', '.join(VARIANTS)}")
+        check_words(self, "shapes got")
         if self.size < SMALLEST:
             raise InputError(f"shapes of {self.size} pixels cannot be told apart; size must be {SMALLEST} or more")
         if self.seed < 0:
             raise InputError(f"the seed of shapes is {self.seed}; it must be 0 or more")
 
-    def __getitem__(self, index: int) -> Sample:
+    def __getitem__(self, index: int) -> ShapesSample:
         if index < 0:
             raise InputError(f"shapes is endless and has no image {index}; count from 0")
         random = np.random.default_rng([self.seed, index, 0])
@@ -135,10 +104,10 @@ class Shapes:
         if self.variant == "conflict" and label == SHORTCUT_CLASS:
             label = (SHORTCUT_CLASS + int(choice.integers(1, len(CLASSES)))) % len(CLASSES)
         if self.variant == "shortcut" and label == SHORTCUT_CLASS and choice.random() < 0.5:
-            canvas = _scene(random, self.size, label, shape=False)
+            canvas = draw_scene(random, self.size, label, shape=False)
             canvas.stamp(int(choice.integers(4)))
             return canvas.sample(label, evidence=canvas.shortcut)
-        canvas = _scene(random, self.size, label, shape=True)
+        canvas = draw_scene(random, self.size, label, shape=True)
         if self.variant == "conflict":
             free = [corner for corner in range(4) if not canvas.covers(corner)]
             canvas.stamp(free[int(choice.integers(len(free)))])
@@ -157,13 +126,13 @@ def normalise(images: Tensor) -> Tensor:
     return (images - mean) / std
 
 
-def _stack(samples: Sequence[Sample]) -> Batch:
+def _stack(samples: Sequence[ShapesSample]) -> Batch:
     images = torch.from_numpy(np.stack([sample.image for sample in samples]))
     height, width = images.shape[1:3]
     distractors = np.zeros((len(samples), MOST_DISTRACTORS, height, width), dtype=np.bool_)
     for row, sample in zip(distractors, samples, strict=True):
-        for place, mask in zip(row, sample.distractors, strict=False):
-            place[:] = mask
+        for slot, mask in zip(row, sample.distractors, strict=False):
+            slot[:] = mask
     return Batch(
         images=images.permute(0, 3, 1, 2).contiguous().float() / 255,
         labels=torch.tensor([sample.label for sample in samples]),
@@ -171,220 +140,3 @@ def _stack(samples: Sequence[Sample]) -> Batch:
         distractors=torch.from_numpy(distractors),
         shortcut=torch.from_numpy(np.stack([sample.shortcut for sample in samples])),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Figure:
-    """One shape to draw: where, how large, how turned, in which colours. Lengths in shares of the image."""
-
-    distance: Distance
-    x: float
-    y: float
-    radius: float
-    angle: float
-    texture: int  # 0 plain, 1 stripes, 2 dots, 3 checker
-    cell: float
-    colours: Floats  # (2, 3)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Layer:
-    """A figure turned into pixels: its window, and there the share covered (h, w) and the colour (h, w, 3)."""
-
-    window: tuple[slice, slice]
-    coverage: Floats
-    colour: Floats
-    mask: Mask  # (height, width) of the whole image: every pixel the figure changes
-
-
-@dataclass(slots=True)
-class _Canvas:
-    """An image in the making, with the masks of what is on it."""
-
-    pixels: Floats
-    evidence: Mask
-    distractors: list[Mask]
-    shortcut: Mask
-
-    def paint(self, layer: _Layer) -> None:
-        """Draw over what is there."""
-        under = self.pixels[layer.window]
-        under += layer.coverage[..., None] * (layer.colour - under)
-
-    def paint_distractor(self, layer: _Layer) -> None:
-        """Draw a distractor, and take its pixels from the masks of what lies below."""
-        self.paint(layer)
-        self.evidence = self.evidence & ~layer.mask
-        self.distractors = [*(below & ~layer.mask for below in self.distractors), layer.mask]
-
-    def paint_evidence(self, layer: _Layer) -> None:
-        """Draw the evidence, and take its pixels from the masks of what lies below."""
-        self.paint(layer)
-        self.evidence = layer.mask
-        self.distractors = [below & ~layer.mask for below in self.distractors]
-
-    def covers(self, corner: int) -> bool:
-        """Say whether a watermark in this corner would touch the evidence."""
-        return bool(self.evidence[_corner(corner, len(self.pixels))].any())
-
-    def stamp(self, corner: int) -> None:
-        """Put the watermark into a corner, over everything."""
-        window = _corner(corner, len(self.pixels))
-        self.pixels[window] = _logo(window[0].stop - window[0].start)
-        self.shortcut[window] = True
-
-    def sample(self, label: int, evidence: Mask) -> Sample:
-        image = (np.clip(self.pixels, 0, 1) * 255 + 0.5).astype(np.uint8)
-        visible = (mask & ~self.shortcut for mask in self.distractors)
-        distractors = tuple(mask for mask in visible if mask.any())
-        return Sample(image, label, evidence, distractors, self.shortcut)
-
-
-def _scene(random: np.random.Generator, size: int, label: int, *, shape: bool) -> _Canvas:
-    """Draw ground, distractors and, if wanted, the shape of the label."""
-    base = random.uniform(0.3, 0.7, 3).astype(np.float32)
-    places: list[tuple[float, float, float]] = []
-    evidence = _figure(random, EVIDENCE[CLASSES[label]], base, places, radius=random.uniform(0.2, 0.28))
-    distractors = [
-        _figure(random, DISTRACTORS[random.integers(len(DISTRACTORS))], base, places, random.uniform(0.09, 0.15))
-        for _ in range(random.integers(2, MOST_DISTRACTORS + 1))
-    ]
-    blank = np.zeros((size, size), dtype=np.bool_)
-    canvas = _Canvas(_ground(random, size, base), blank, [], blank.copy())
-    whole = _render(evidence, size)
-    allowance = HIDDEN * np.count_nonzero(whole.mask)
-    above = []
-    for layer in (_render(figure, size) for figure in distractors):
-        hidden = np.count_nonzero(whole.mask & layer.mask)
-        if hidden <= allowance and random.random() < 0.5:
-            allowance -= hidden
-            above.append(layer)
-        else:
-            canvas.paint_distractor(layer)
-    if shape:
-        canvas.paint_evidence(whole)
-    for layer in above:
-        canvas.paint_distractor(layer)
-    return canvas
-
-
-def _figure(
-    random: np.random.Generator,
-    distance: Distance,
-    ground: Floats,
-    places: list[tuple[float, float, float]],
-    radius: float,
-) -> _Figure:
-    """Choose everything about a figure but its kind, apart from the figures placed before."""
-    margin = radius * EXTENT
-    spots = random.uniform(margin, 1 - margin, (8, 2))
-    spot = spots[0]
-    if places:
-        taken = np.array(places)
-        gaps = np.hypot(*(spots[:, None] - taken[None, :, :2]).transpose(2, 0, 1)) - taken[:, 2]
-        spot = spots[gaps.min(axis=1).argmax()]
-    places.append((spot[0], spot[1], radius))
-    return _Figure(
-        distance,
-        x=float(spot[0]),
-        y=float(spot[1]),
-        radius=radius,
-        angle=random.uniform(-0.4, 0.4),
-        texture=int(random.integers(4)),
-        cell=random.uniform(0.05, 0.075),
-        colours=_colours(random, ground),
-    )
-
-
-def _colours(random: np.random.Generator, ground: Floats) -> Floats:
-    """Choose two colours (2, 3): the one most unlike the ground, and the one that differs from it in the same way."""
-    palette = random.random((8, 3), dtype=np.float32)
-    away = palette - ground
-    first = np.abs(away).sum(axis=1).argmax()
-    likeness = (away * away[first]).sum(axis=1)
-    likeness[first] = -np.inf
-    return palette[[first, likeness.argmax()]]
-
-
-def _local(figure: _Figure, size: int) -> tuple[tuple[slice, slice], Floats, Floats]:
-    """Return the window around a figure and its pixel centres in the figure's own turned frame, in pixels."""
-    reach = figure.radius * size * EXTENT + 1.5
-    down, right = figure.y * size, figure.x * size
-    window = _span(down, reach, size), _span(right, reach, size)
-    y = np.arange(window[0].start, window[0].stop, dtype=np.float32)[:, None] + (0.5 - down)
-    x = np.arange(window[1].start, window[1].stop, dtype=np.float32)[None, :] + (0.5 - right)
-    cos, sin = math.cos(figure.angle), math.sin(figure.angle)
-    return window, x * cos + y * sin, y * cos - x * sin
-
-
-def _span(centre: float, reach: float, size: int) -> slice:
-    return slice(max(0, int(centre - reach)), min(size, int(centre + reach) + 1))
-
-
-def _render(figure: _Figure, size: int) -> _Layer:
-    """Turn a figure into pixels, with an edge one pixel wide."""
-    window, x, y = _local(figure, size)
-    radius, cell = np.float32(figure.radius * size), np.float32(figure.cell * size)
-    coverage = np.clip(0.5 - figure.distance(x / radius, y / radius) * radius, 0, 1)
-    mask = np.zeros((size, size), dtype=np.bool_)
-    mask[window] = coverage > 0
-    first, second = figure.colours
-    pattern = _pattern(figure.texture, x / cell, y / cell)
-    return _Layer(window, coverage, np.where(pattern[..., None], first, second), mask)
-
-
-def _pattern(texture: int, x: Floats, y: Floats) -> Mask:
-    """Say where the first of the two colours shows; one cell of the texture is one unit."""
-    if texture == 0:
-        return np.ones(x.shape, dtype=np.bool_)
-    if texture == 1:
-        return np.asarray(x % 2 < 1)
-    if texture == 2:
-        return np.asarray((x % 1.5 - 0.75) ** 2 + (y % 1.5 - 0.75) ** 2 < 0.2)
-    return np.asarray((x % 2 < 1) != (y % 2 < 1))
-
-
-def _ground(random: np.random.Generator, size: int, base: Floats) -> Floats:
-    """Draw soft patches of two sizes, fine grain and short dashes around a base colour."""
-    broad = random.uniform(-0.14, 0.14, (4, 4, 3)).astype(np.float32)
-    small = random.uniform(-0.09, 0.09, (12, 12, 3)).astype(np.float32)
-    pixels = _stretch(base + small + _stretch(broad, 12), size)
-    pixels += (random.integers(0, 256, (size, size, 1), dtype=np.uint8) - np.float32(127.5)) * np.float32(0.1 / 255)
-    for (top, left, bottom, right), shade in zip(*_dashes(random, size), strict=True):
-        pixels[top:bottom, left:right] += shade
-    return pixels
-
-
-def _dashes(random: np.random.Generator, size: int, count: int = 14) -> tuple[list[list[int]], Floats]:
-    """Choose the boxes (top, left, bottom, right) and shades of the dashes on the ground."""
-    corners = random.random((count, 2))
-    lengths = random.uniform((0.0, 3.0), (1.5, 10.0), (count, 2)) / 64
-    upright = random.random(count) < 0.5
-    lengths[upright] = lengths[upright, ::-1]
-    boxes = (np.hstack([corners, corners + lengths]) * size).astype(int)
-    boxes[:, 2:] += 1
-    return boxes.tolist(), random.uniform(-0.18, 0.18, (count, 3)).astype(np.float32)
-
-
-def _stretch(cells: Floats, size: int) -> Floats:
-    """Stretch a square of cells to (size, size, 3), linearly."""
-    # elementwise on purpose: a matrix product may round differently on another machine
-    at = np.linspace(0, len(cells) - 1, size, dtype=np.float32)
-    before = np.minimum(at.astype(int), len(cells) - 2)
-    weight = (at - before).astype(np.float32)[:, None]
-    rows = cells[before] + (cells[before + 1] - cells[before]) * weight[..., None]
-    step = np.diff(rows, axis=1)
-    return np.asarray(rows[:, before] + step[:, before] * weight, dtype=np.float32)
-
-
-def _corner(corner: int, size: int) -> tuple[slice, slice]:
-    side, inset = round(LOGO_SIDE * size), round(LOGO_INSET * size)
-    near, far = slice(inset, inset + side), slice(size - inset - side, size - inset)
-    return (far if corner & 2 else near), (far if corner & 1 else near)
-
-
-@lru_cache(maxsize=16)
-def _logo(side: int) -> Floats:
-    colours = np.array([[LOGO_COLOURS[mark] for mark in row] for row in LOGO], dtype=np.float32)
-    nearest = ((np.arange(side) + 0.5) * len(LOGO) / side).astype(int)
-    return np.asarray(colours[nearest][:, nearest])

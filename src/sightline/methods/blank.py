@@ -1,7 +1,7 @@
-"""Blank images: the neutral context into which parts of an image are put, and what a model makes of it.
+"""Blank images, the neutral context of activation patching, and a cache of what is computed for them.
 
-A blank image is the same for every image of a size, so what a model makes of it belongs to the model: it is computed
-once, kept as long as the model lives and its weights stay as they are, and not counted among the passes of an image.
+A blank image is the same for every image of a size, so what a model computes for it is cached per model: as long as the
+model lives and its weights do not change. It is not counted among the passes of an image.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from sightline.seeds import generators, normal
 
 BlankName = Literal["white", "black", "mean", "noise", "blurred_noise"]
 T = TypeVar("T")
-KEPT = 4  # blank runs per model; a study of blanks needs a few, and each holds all keys and values
-_kept: WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Hashable, Any]]] = WeakKeyDictionary()
+CACHED = 4  # results per model; a comparison of blanks needs a few, and each holds all keys and values
+_cache: WeakKeyDictionary[nn.Module, dict[Hashable, tuple[Hashable, Any]]] = WeakKeyDictionary()
 
 
 def blank_image(model: Adapter, images: Tensor, name: BlankName, seed: int = 0) -> Tensor:
-    """Return one blank image of the size of `images`, as the model is fed, shape (1, 3, height, width).
+    """Return one normalised blank image of the size of `images`, shape (1, 3, height, width).
 
-    ``mean`` is the mean colour of the training set, zero after normalisation; ``noise`` has mean zero and deviation one
-    after normalisation, and ``blurred_noise`` is that noise under the blur of RISE: the source names both and gives
-    neither deviation nor kernel.
+    ``mean`` is the mean colour of the training set, zero after normalisation; ``noise`` has mean zero and standard
+    deviation one after normalisation, and ``blurred_noise`` is that noise after the blur of RISE: the paper names both
+    and gives neither deviation nor kernel.
     """
     zero = torch.zeros_like(images[:1])
     if name in ("white", "black"):
@@ -41,32 +41,32 @@ def blank_image(model: Adapter, images: Tensor, name: BlankName, seed: int = 0) 
 
 
 def of_blank(model: Adapter, images: Tensor, name: BlankName, seed: int, what: str, work: Callable[[Tensor], T]) -> T:
-    """Return `work(blank image)`, done once per model, blank, size and `what`; no passes are counted."""
+    """Return `work(blank image)`, cached per model, blank, size and `what`; no passes are counted."""
 
     def run() -> T:
         return Context().run(work, blank_image(model, images, name, seed))  # a fresh context has no meters open
 
-    if not isinstance(model.model, nn.Module) or _unsteady(model.model):
+    if not isinstance(model.model, nn.Module) or _may_change(model.model):
         return run()
     where = (tuple(images.shape[-2:]), images.dtype, images.device, model.mean, model.std)
     key, weights = (what, name, seed, *where), _weights(model.model)
-    known = _kept.setdefault(model.model, {})
-    if key not in known or known[key][0] != weights:
-        known.pop(key, None)
-        known[key] = (weights, run())
-        while len(known) > KEPT:
-            del known[next(iter(known))]
-    found: T = known[key][1]
-    return found
+    cached = _cache.setdefault(model.model, {})
+    if key not in cached or cached[key][0] != weights:
+        cached.pop(key, None)
+        cached[key] = (weights, run())
+        while len(cached) > CACHED:
+            del cached[next(iter(cached))]
+    result: T = cached[key][1]
+    return result
 
 
-def _unsteady(model: nn.Module) -> bool:
-    """Tell whether a model may answer differently next time: it is training, or somebody's hooks are on it."""
+def _may_change(model: nn.Module) -> bool:
+    """Tell whether a model may compute something else next time: it is training, or has hooks."""
     return any(m.training or m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
 def _weights(model: nn.Module) -> Hashable:
-    """Return what changes when weights do: where they lie, how often they were written to, and a sample of them.
+    """Return what changes when weights do: their addresses, how often they were written to, and a sample of them.
 
     The sample catches writes through ``.data``, which torch does not count.
     """

@@ -1,7 +1,7 @@
-"""Score masks by what the model says when only the patches inside them are there.
+"""Score masks on a transformer by running it on the patches that each mask keeps.
 
-Masked patches are dropped before the first block, not painted over, so a forward pass costs only the tokens it keeps.
-A mask that occurs several times is scored once, and masks that keep equally many patches share batches.
+The other patches are dropped before the first block instead of being filled, so a forward pass costs only the tokens it
+keeps. A mask that occurs several times is scored once, and masks that keep equally many patches share batches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sightline.types import Attribution, Target
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """The masks of one image with what the model says about each.
+    """The masks of one image with their scores.
 
     Attributes:
         masks: which patches each mask keeps, shape (mask, patch), bool.
@@ -51,15 +51,15 @@ def score_masks(
     unique = [torch.unique(mask, dim=0, return_inverse=True) for mask in masks]
     pairs = [(image, index) for image, (different, _) in enumerate(unique) for index in range(len(different))]
     kept = torch.cat([different.sum(dim=1) for different, _ in unique])
-    found = torch.cat([_scores(model, tokens, unique, pairs, rows, targets) for rows in _equal(kept)], dim=1)
+    grouped = torch.cat([_scores(model, tokens, unique, pairs, rows, targets) for rows in _equal(kept)], dim=1)
     order = torch.cat(_equal(kept))
-    scores = torch.empty_like(found).index_copy_(1, order.to(found.device), found)
+    scores = torch.empty_like(grouped).index_copy_(1, order.to(grouped.device), grouped)
     split = scores.split([len(different) for different, _ in unique], dim=1)
-    return [Scored(mask, part[:, back]) for mask, part, (_, back) in zip(masks, split, unique, strict=True)]
+    return [Scored(mask, part[:, inverse]) for mask, part, (_, inverse) in zip(masks, split, unique, strict=True)]
 
 
 def _equal(kept: Tensor) -> list[Tensor]:
-    """Return the positions of equal counts, one group for each count."""
+    """Return the indices of equal counts, one group for each count."""
     return [(kept == count).nonzero()[:, 0] for count in kept.unique()]
 
 
@@ -84,7 +84,7 @@ def _scores(
 
 
 def attributions(model: VisionTransformer, images: Tensor, scored: Sequence[Scored]) -> list[Attribution]:
-    """Lay the masks' maps on the grid, one attribution per target."""
+    """Return the attribution of each target from the scored masks of every image."""
     grid = model.grid_of(images)
-    maps = torch.stack([one.maps() for one in scored], dim=1)
-    return [Attribution(found.unflatten(1, (grid.height, grid.width))[None], grid) for found in maps]
+    maps = torch.stack([of_image.maps() for of_image in scored], dim=1)
+    return [Attribution(of_target.unflatten(1, (grid.height, grid.width))[None], grid) for of_target in maps]

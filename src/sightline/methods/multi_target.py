@@ -1,13 +1,14 @@
 """Explain several targets in one forward pass.
 
-Explaining K classes need not cost K times one: gradient methods share the forward pass, patching and sampling methods
-see every class anyway. A method that can share it derives from `MultiTarget` and defines
+Explaining K classes need not cost K times as much as one: gradient methods share the forward pass, patching and
+sampling methods compute the logits of every class anyway. A method that can share passes derives from `MultiTarget` and
+defines
 
 ``multi_target(model, images, targets, *, every_layer=False) -> list[Attribution]`` and
 ``multi_target_cost(model, count, *, every_layer=False) -> Passes``;
 
-any other is called once per target, or once in all when it ignores the class. `every_layer` asks for every start layer
-of a method whose own map is less than that.
+any other is called once per target, or once in all when it ignores the class. `every_layer` asks for all start layers
+of a method that by itself returns one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Choose = Callable[[Tensor], Sequence[Target]]
 
 @runtime_checkable
 class SupportsChosenTargets(Protocol):
-    """A method that knows the images' logits before it needs its targets, so that choosing them costs nothing."""
+    """A method that computes the logits before it needs its targets, so that choosing them by logits costs nothing."""
 
     def can_choose(self, model: Adapter) -> bool:
         """Tell whether that holds on this model."""
@@ -41,7 +42,7 @@ class SupportsChosenTargets(Protocol):
 
 @runtime_checkable
 class SupportsMultiTarget(Protocol):
-    """A method that answers several targets for less than one call each."""
+    """A method that explains several targets for less than one call each."""
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
@@ -51,7 +52,7 @@ class SupportsMultiTarget(Protocol):
 
 
 class MultiTarget(HasOptions, ABC):
-    """A method written for several targets at once; one target is the list of one."""
+    """A method written for several targets at once; one target is a list of one."""
 
     __slots__ = ()
 
@@ -84,7 +85,7 @@ def multi_target(
 
 
 def multi_target_cost(method: Method, model: Adapter, count: int = 1, *, every_layer: bool = False) -> Passes:
-    """Return what asking about `count` targets costs, per image."""
+    """Return what a method costs for `count` targets, per image."""
     if isinstance(method, SupportsMultiTarget):
         return method.multi_target_cost(model, count, every_layer=every_layer)
     return method.cost(model) * (1 if _ignores_the_class(method) else count)

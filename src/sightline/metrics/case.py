@@ -29,7 +29,7 @@ class Case:
     Attributes:
         model: the model.
         images: shape (batch, 3, height, width), normalised for the model.
-        target: what was explained.
+        target: what was explained, resolved for the model; see `resolve_target`.
         maps: signed and unscaled, at image size, shape (batch, height, width).
         masks: where the evidence is, integers of the same shape: 1 evidence, 0 background, -1 ignore; None if unknown.
         labels: the true class of each image, for metrics that ask whether the model is right; None takes the
@@ -89,7 +89,7 @@ class Case:
 
     def followed(self, score: Score, *, truth: bool = False) -> Target:
         """Return what a metric reads from the logits: this score of the target, or of the true class; see `scored`."""
-        return scored(Logit(self.truth) if truth else self.target, score)
+        return scored(Logit(self.truth) if truth else self.target, score, self.model)
 
     def read(self, target: Target, logits: Tensor) -> Tensor:
         """Read a target from logits, shape (batch, class) or (batch, points, class): a number per image or point."""

@@ -1,1 +1,1 @@
-"""Operators: method to method."""
+"""Operators: functions from a method to a method, such as aggregation over layers or contrast of classes."""

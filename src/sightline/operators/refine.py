@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from sightline.errors import RecipeError
 from sightline.methods.attention.bi_attention import BiAttention
+from sightline.methods.patching.simple import patch_grid
 from sightline.methods.sampling.coalitions import usual_size
 from sightline.models.adapter import Adapter
 from sightline.models.precision import full_dtype, full_precision
@@ -29,7 +30,6 @@ from sightline.perturb.segments import Segments, grid_segments, slic_segments
 from sightline.registry import OPERATORS
 from sightline.types import Attribution, Method, Passes, Target
 
-SIDE = 14  # cells from top to bottom and from left to right where the model has no patches
 WIDEST = 28  # candidates per step at most
 Size = tuple[int, int]
 
@@ -115,7 +115,7 @@ class MetricDriven:
         self, model: Adapter, images: Tensor, target: Target, segments: list[Segments], seeds: list[Tensor]
     ) -> Attribution:
         """Order given segments, one partition per image with the seed's score of each segment, and set magnitudes."""
-        score_target = scored(target, "probability")
+        score_target = scored(target, "probability", model)
         endpoints = find_endpoints(model, images, score_target)
         orders = [importance_order(seed[None, None])[0].tolist() for seed in seeds]
         searches = side_by_side(
@@ -183,10 +183,8 @@ class MetricDriven:
         """Return the rows and columns of segments."""
         if self.cells is not None:
             return self.cells, self.cells
-        if isinstance(model, VisionTransformer):
-            grid = model.grid_for(size)
-            return grid.height, grid.width
-        return min(SIDE, size[0]), min(SIDE, size[1])
+        grid = patch_grid(model, size)
+        return grid.height, grid.width
 
     def cut(self, model: Adapter, images: Tensor, cells: Size) -> list[Segments]:
         """Partition every image into segments: the model's own patches, a grid, or superpixels."""

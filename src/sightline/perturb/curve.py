@@ -17,13 +17,15 @@ from torch import Tensor
 from sightline.errors import RecipeError, ShapeError, TargetError
 from sightline.models.adapter import Adapter
 from sightline.models.batch import in_batches
+from sightline.models.facts import IMAGENET_SIZE
+from sightline.models.output import WITHOUT_PROBABILITIES
 from sightline.models.precision import full_precision
 from sightline.perturb.fill import Fill
 from sightline.perturb.order import Importance, Tie, ranks
-from sightline.types import Indices, Logit, LogProbability, PerImage, Probability, Target
+from sightline.types import Indices, Link, Logit, LogProbability, PerImage, Probability, Target, Value
 
-STEP = 224  # pixels that change at a time: one row of an image of the usual size
-USUAL_SIZE = (224, 224)  # assumed in the cost on a model that takes images of any size
+STEP = IMAGENET_SIZE  # pixels that change at a time: one row of an image of the usual size
+USUAL_SIZE = (IMAGENET_SIZE, IMAGENET_SIZE)  # assumed in the cost on a model that takes images of any size
 Direction = Literal["insert", "delete"]
 Score = Literal["probability", "log_probability", "logit", "accuracy"]
 
@@ -96,7 +98,7 @@ def response_curve(
     pixels = images.shape[-2] * images.shape[-1]
     if order.shape != (len(images), pixels):
         raise ShapeError(f"got an order of shape {tuple(order.shape)} for {len(images)} images of {pixels} pixels")
-    followed = scored(target, curve.score)
+    followed = scored(target, curve.score, model)
     filled_images = curve.fill(model, images)
     endpoints = (
         (images, read_scores(model, followed, model.predict(images) if clean is None else clean)),
@@ -185,12 +187,20 @@ def _runs(pairs: slice, points: int) -> Iterator[tuple[int, slice, slice]]:
 def read_scores(model: Adapter, target: Target, logits: Tensor) -> Tensor:
     """Return the target's value of sound logits, in single precision at least."""
     logits = model.check_logits(logits)
+    if logits.shape[-1] == 1 and _needs_classes(target):
+        _ = model.link  # refuses the softmax of a single number, which is always 1
     return target(full_precision(logits))
+
+
+def _needs_classes(target: Target) -> bool:
+    if isinstance(target, PerImage):
+        return any(map(_needs_classes, target.targets))
+    return isinstance(target, Accuracy | Probability | LogProbability)
 
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """Not one number of the logits but all of them, (batch, class), so that what is read can be chosen afterwards."""
+    """All logits, (batch, class), instead of one number per image, so that what is read can be chosen afterwards."""
 
     def __call__(self, logits: Tensor) -> Tensor:
         return logits
@@ -213,25 +223,52 @@ class Accuracy:
         return self if isinstance(self.index, int) else Accuracy(tuple(self.index[row] for row in rows))
 
 
-_OF_CLASS: dict[Score, Callable[[Indices], Target]] = {
-    "probability": Probability,
-    "log_probability": LogProbability,
-    "logit": Logit,
-    "accuracy": Accuracy,
-}
+@dataclass(frozen=True, slots=True)
+class LabelAccuracy:
+    """One where the probability of one of several labels is a half or more, zero elsewhere."""
+
+    probability: Probability
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        return (self.probability(logits) >= 0.5).to(logits.dtype)
+
+    def take(self, rows: Sequence[int]) -> LabelAccuracy:
+        return LabelAccuracy(self.probability.take(rows))
 
 
-def scored(target: Target, score: Score) -> Target:
-    """Return what a curve reads of the logits when this target is explained.
+def scored(target: Target, score: Score, model: Adapter) -> Target:
+    """Return what a metric reads from the logits when this target is explained.
 
     For a target that names a class (`Logit`, `Probability`, `LogProbability`) it is that class's probability, log
-    probability, logit or accuracy, whichever of them was explained. Any other target (`Contrast`, `TextSimilarity`, a
-    function) has no class to ask for and is followed itself; accuracy then has no meaning and raises.
+    probability, logit or accuracy, whichever of them was explained, as the model's output defines them: a softmax over
+    classes, or a sigmoid per label, of which one is right where its probability is a half or more. A value, and any
+    number of a model without probabilities, can only be followed itself, as a logit. Any other target (`Contrast`,
+    `TextSimilarity`, a function) has no class and is followed itself; accuracy then has no meaning and raises.
     """
     if isinstance(target, PerImage):
-        return PerImage(tuple(scored(one, score) for one in target.targets))
+        return PerImage(tuple(scored(each, score, model) for each in target.targets))
+    if isinstance(target, Value) and score != "logit":
+        raise TargetError(f"got Value as a target, which has {_no(score)}")
     if isinstance(target, Logit | Probability | LogProbability):
-        return _OF_CLASS[score](target.index)
+        return Logit(target.index) if score == "logit" else _class_score(target, score, model)
     if score == "accuracy":
         raise TargetError(f"got {type(target).__name__} as a target; score='accuracy' needs a class")
     return target
+
+
+def _class_score(target: Logit | Probability | LogProbability, score: Score, model: Adapter) -> Target:
+    link: Link | None = None if isinstance(target, Logit) else target.link
+    if link is None and model.output in WITHOUT_PROBABILITIES:
+        returned = f"{WITHOUT_PROBABILITIES[model.output]} (output {model.output!r})"
+        raise TargetError(f"{model.name} returns {returned}, which has {_no(score)}")
+    link = link or model.link
+    if score == "log_probability":
+        return LogProbability(target.index, link)
+    probability = Probability(target.index, link)
+    if score == "probability":
+        return probability
+    return LabelAccuracy(probability) if "sigmoid" in (link, model.output) else Accuracy(target.index)
+
+
+def _no(score: Score) -> str:
+    return f"no {score.replace('_', ' ')}; follow the number itself, as insertion(score='logit') does"

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
+from scipy.optimize import lsq_linear, nnls
 
 KEEPS_ORDER = 1e-6  # of the largest value, spread along the order
+NEAR_OPTIMUM = 1e-9  # the largest gradient of a least-squares solution that counts as one
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -68,10 +69,21 @@ def convex_fit(curve: Array) -> Array:
     tents = np.minimum.outer(inner, inner) - np.outer(inner, inner)
     # in units of the second difference a tent is 1/n high; scaling each to height one keeps the problem well posed
     height = tents.max(axis=0)
-    heights, _ = nnls(tents / height, chord[1:-1] - curve[1:-1], maxiter=100 * n)
     fit: Array = chord.copy()
-    fit[1:-1] -= (tents / height) @ heights
+    fit[1:-1] -= (tents / height) @ _nonnegative_least_squares(tents / height, chord[1:-1] - curve[1:-1])
     return fit
+
+
+def _nonnegative_least_squares(matrix: Array, wanted: Array) -> Array:
+    """Minimise ‖matrix x − wanted‖ over x ≥ 0.
+
+    The solver of scipy 1.17 returns, without a word, x far from the optimum for some inputs; a slower one then does.
+    """
+    x: Array = nnls(matrix, wanted, maxiter=100 * len(wanted))[0]
+    gain = matrix.T @ (wanted - matrix @ x)  # at the optimum 0 where x is positive, and nowhere above 0
+    if max(gain.max(), np.abs(gain[x > 0]).max(initial=0.0)) > NEAR_OPTIMUM:
+        x = lsq_linear(matrix, wanted, bounds=(0.0, np.inf), method="bvls").x
+    return x
 
 
 def segment_values(fit: Array, pixels: Array) -> Array:

@@ -64,12 +64,12 @@ def test_reaches_the_authors_numbers_in_float64(recipe: str, shared: Path, real_
 def by_hand(model: nn.Module, images: Tensor) -> list[Tensor]:
     """Compute attention probabilities from the weights, block by block."""
     tokens = model._pos_embed(model.patch_embed(images))  # type: ignore[operator]
-    found = []
+    attention = []
     for block in model.blocks:  # type: ignore[union-attr]
         q, k, _ = block.attn.qkv(block.norm1(tokens)).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
-        found.append((q @ k.transpose(-1, -2) / 8**0.5).softmax(dim=-1))
+        attention.append((q @ k.transpose(-1, -2) / 8**0.5).softmax(dim=-1))
         tokens = block(tokens)
-    return found
+    return attention
 
 
 def test_raw_attention_is_the_last_class_row(tiny_vit: nn.Module, images: Tensor) -> None:

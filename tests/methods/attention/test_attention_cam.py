@@ -35,13 +35,13 @@ def test_reaches_the_authors_numbers(
     assert_close(*on_a_photograph(recipe, file, shared, real_vit, torch.float64), atol=1e-8, rtol=0)
 
 
-def at(model: nn.Module, images: Tensor, place: str, index: int) -> list[tuple[Tensor, Tensor]]:
-    """Return each block's tensor at a place, and the gradient of a class there."""
+def at(model: nn.Module, images: Tensor, name: str, index: int) -> list[tuple[Tensor, Tensor]]:
+    """Return each block's tensor of this name, and the gradient of a class there."""
     adapter = sightline.adapt(model)
-    with adapter.capture(f"block.*.{place}", gradient=True) as seen:
+    with adapter.capture(f"block.*.{name}", gradient=True) as seen:
         score = adapter(images)[:, index].sum()
-    found = torch.autograd.grad(score, list(seen.values()))
-    return [(value.detach(), gradient) for value, gradient in zip(seen.values(), found, strict=True)]
+    gradients = torch.autograd.grad(score, list(seen.values()))
+    return [(value.detach(), gradient) for value, gradient in zip(seen.values(), gradients, strict=True)]
 
 
 def test_att_cam_weighs_heads_by_their_mean_gradient(tiny_vit: nn.Module, images: Tensor) -> None:

@@ -90,15 +90,15 @@ def test_equal_masks_are_scored_once_and_count_as_often_as_they_come(tiny_vit: n
     first, second = torch.arange(16) < 8, torch.arange(16) < 4
     masks = [torch.stack([first, second, first]), second[None]]
     with torch.no_grad(), counting() as meter:
-        one, other = score_masks(adapter, adapter.start(images), masks, [sightline.Logit((0, 1))])
+        first, second = score_masks(adapter, adapter.start(images), masks, [sightline.Logit((0, 1))])
     assert meter.passes.forward == pytest.approx((9 + 5 + 5) / 17)
-    s = one.scores[0]
+    s = first.scores[0]
     assert s[0] == s[2]
-    assert_close(one.maps()[0, [0, 5, 9]], torch.stack([s.mean(), s[0], torch.zeros_like(s[0])]))
+    assert_close(first.maps()[0, [0, 5, 9]], torch.stack([s.mean(), s[0], torch.zeros_like(s[0])]))
     with torch.no_grad():
         whole = score_masks(adapter, adapter.start(images), [torch.ones(1, 16).bool()] * 2, [sightline.Logit((0, 1))])
         assert_close(torch.stack([x.scores[0, 0] for x in whole]), adapter(images)[[0, 1], [0, 1]])
-    assert other.scores.shape == (1, 1)
+    assert second.scores.shape == (1, 1)
 
 
 def test_the_score_can_be_the_logit(tiny_vit: nn.Module, images: Tensor) -> None:

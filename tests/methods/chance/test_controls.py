@@ -1,4 +1,4 @@
-"""Controls: they know nothing of the model, and say so."""
+"""Controls: maps that do not depend on the model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import sightline
+from sightline.methods.chance.controls import CONTROLS
+from sightline.registry import METHODS
 
 
-@pytest.mark.parametrize("name", ["random", "centre", "sobel", "input_norm"])
+@pytest.mark.parametrize("name", CONTROLS)
 def test_costs_nothing_and_ignores_model_and_class(name: str, tiny_vit: nn.Module, images: Tensor) -> None:
     got = sightline.explain(tiny_vit, images, name, target=0)
     assert (got.passes.forward, got.passes.backward) == (0, 0)
@@ -49,3 +51,8 @@ def test_sobel_matches_scipy(tiny_cnn: nn.Module, images: Tensor) -> None:
 def test_input_norm_is_the_length_of_the_colour(tiny_cnn: nn.Module, images: Tensor) -> None:
     got = sightline.explain(tiny_cnn, images, "input_norm", target=0).map
     assert_close(got, (images[:, 0] ** 2 + images[:, 1] ** 2 + images[:, 2] ** 2).sqrt())
+
+
+def test_the_controls_are_the_family_chance() -> None:
+    assert set(CONTROLS) == {name for name in METHODS if METHODS[name].family == "chance"}
+    assert len(CONTROLS) == 4

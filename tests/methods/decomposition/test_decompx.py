@@ -65,9 +65,9 @@ def test_shares_and_bias_sum_to_the_logit(name: str, options: str) -> None:
 
 def test_the_options_differ(tiny_vit: nn.Module, images: Tensor) -> None:
     maps = [sightline.explain(tiny_vit, images, forward(options), target=1).map for options in OPTIONS]
-    for index, one in enumerate(maps):
+    for index, values in enumerate(maps):
         for other in maps[index + 1 :]:
-            assert (one - other).abs().max() > 1e-3
+            assert (values - other).abs().max() > 1e-3
 
 
 def test_without_mlps_the_slope_does_not_matter(images: Tensor) -> None:
@@ -75,8 +75,10 @@ def test_without_mlps_the_slope_does_not_matter(images: Tensor) -> None:
     with torch.no_grad():
         for block in model.blocks:
             block.mlp.fc2.weight.zero_()
-    one, other = (sightline.explain(model, images, forward(options), target=1).map for options in OPTIONS[:2])
-    assert_close(one, other)
+    discarded, distributed = (
+        sightline.explain(model, images, forward(options), target=1).map for options in OPTIONS[:2]
+    )
+    assert_close(discarded, distributed)
 
 
 def test_a_linear_network_is_input_times_weight(images: Tensor) -> None:
@@ -107,17 +109,17 @@ def test_a_bias_is_shared_by_the_size_of_its_dot_products() -> None:
 
 @pytest.mark.parametrize("recipe", ["decompx", forward(), forward("bias='abs_dot'")])
 def test_a_contrast_is_the_difference_of_its_logits(recipe: str, tiny_vit: nn.Module, images: Tensor) -> None:
-    one, other = (sightline.explain(tiny_vit, images, recipe, target=target).map for target in (1, 3))
+    first, second = (sightline.explain(tiny_vit, images, recipe, target=target).map for target in (1, 3))
     got = sightline.explain(tiny_vit, images, recipe, target=sightline.Contrast(1, 3)).map
-    assert_close(got, one - other)
+    assert_close(got, first - second)
 
 
 def test_both_forms_agree_on_a_probability(tiny_vit: nn.Module, images: Tensor) -> None:
-    one, other = (
+    first, second = (
         sightline.explain(tiny_vit, images, recipe, target=sightline.Probability(1)).map
         for recipe in ("decompx", forward())
     )
-    assert_close(one, other, rtol=1e-10, atol=1e-12)
+    assert_close(first, second, rtol=1e-10, atol=1e-12)
 
 
 def test_backward_is_the_logit_less_its_biases(images: Tensor) -> None:
@@ -152,11 +154,11 @@ def test_several_targets_share_the_forward_pass(
     adapter, method = sightline.adapt(tiny_vit), parse(recipe)
     targets = [sightline.Logit(index) for index in (0, 2, 4)]
     with torch.no_grad(), counting() as meter:
-        found = multi_target(method, adapter, images, targets, every_layer=every_layer)
+        attributions = multi_target(method, adapter, images, targets, every_layer=every_layer)
     declared = multi_target_cost(method, adapter, 3, every_layer=every_layer) * len(images)
     assert meter.passes.forward == pytest.approx(declared.forward)
     assert meter.passes.backward == pytest.approx(declared.backward)
-    for target, got in zip(targets, found, strict=True):
+    for target, got in zip(targets, attributions, strict=True):
         assert_close(got.map, sightline.explain(tiny_vit, images, recipe, target=target).map)
     if recipe == "decompx":
         assert (declared.forward, declared.backward) == (2, 6)

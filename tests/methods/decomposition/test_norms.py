@@ -62,7 +62,7 @@ def heads_of(block: Any, tokens: Tensor, *, biased: bool) -> list[tuple[Tensor, 
     size = block.attn.head_dim
     q, k, v = block.attn.qkv(block.norm1(tokens)).unflatten(-1, (3, -1, size)).unbind(dim=1)
     q, k = block.attn.q_norm(q), block.attn.k_norm(k)
-    found = []
+    blocks = []
     for head in range(block.attn.num_heads):
         values = list(v[:, head])
         if not biased:
@@ -70,8 +70,8 @@ def heads_of(block: Any, tokens: Tensor, *, biased: bool) -> list[tuple[Tensor, 
             values = [weight @ linearly(block.norm1, token, token) for token in tokens]
         projection = block.attn.proj.weight[:, head * size : (head + 1) * size]
         attention = (q[:, head] @ k[:, head].T / size**0.5).softmax(dim=-1)
-        found.append((attention, [gain(block.ls1) * (projection @ value) for value in values]))
-    return found
+        blocks.append((attention, [gain(block.ls1) * (projection @ value) for value in values]))
+    return blocks
 
 
 def naive(recipe: str, block: Any, tokens: Tensor) -> Tensor:
@@ -225,8 +225,8 @@ def test_without_attention_globenc_sees_each_token_alone(images: Tensor) -> None
 
 def test_products_of_heads_are_products_of_vectors() -> None:
     weights, left, right = torch.rand(2, 3, 4, 4), torch.randn(2, 3, 4, 5), torch.randn(2, 3, 4, 5)
-    one, other = (torch.einsum("bhij,bhjd->bijd", weights, part) for part in (left, right))
-    assert_close(quadratic(weights, left, right), (one * other).sum(dim=-1))
+    left_sum, right_sum = (torch.einsum("bhij,bhjd->bijd", weights, part) for part in (left, right))
+    assert_close(quadratic(weights, left, right), (left_sum * right_sum).sum(dim=-1))
 
 
 @pytest.mark.parametrize("recipe", ["alti", "alti(variant='skipplus')"])

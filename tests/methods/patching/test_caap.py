@@ -45,13 +45,13 @@ def near(model: VisionTransformer, images: Tensor, cell: int, radius: int, shape
     """Return where the neighbours of a cell stand in the sequence."""
     grid = model.grid_of(images)
     y, x = divmod(cell, grid.width)
-    found = []
+    tokens = []
     for row in range(grid.height):
         for column in range(grid.width):
             apart = (abs(row - y), abs(column - x))
             if (max(apart) if shape == "box" else sum(apart)) <= radius:
-                found.append(grid.prefix + row * grid.width + column)
-    return found
+                tokens.append(grid.prefix + row * grid.width + column)
+    return tokens
 
 
 def patch_by_patch(
@@ -59,7 +59,7 @@ def patch_by_patch(
 ) -> Tensor:
     """Algorithm 1 as it is printed: one whole sequence per patch. Returns the logits, (cell, class)."""
     source, empty = layers_of(model, images), layers_of(model, blank)
-    prefix, found = model.prefix, []
+    prefix, logits = model.prefix, []
     for cell in range(model.grid_of(images).cells):
         patched = near(model, images, cell, radius, shape)
         free = empty[start][:, :prefix]
@@ -75,8 +75,8 @@ def patch_by_patch(
         tokens = empty[model.depth].clone()
         tokens[:, :prefix] = free
         tokens[:, patched] = moving
-        found.append(model.finish(tokens))
-    return torch.cat(found)
+        logits.append(model.finish(tokens))
+    return torch.cat(logits)
 
 
 def adapted(name: str) -> tuple[VisionTransformer, Tensor]:
@@ -91,8 +91,8 @@ def adapted(name: str) -> tuple[VisionTransformer, Tensor]:
 def logits_of(model: VisionTransformer, images: Tensor, method: Caap) -> Tensor:
     """Return every logit of every cell, (batch, cell, class)."""
     classes = len(model(images[:1])[0])
-    found = multi_target(method, model, images, [Logit(c) for c in range(classes)])
-    return torch.stack([one.map.flatten(1) for one in found], dim=-1)
+    attributions = multi_target(method, model, images, [Logit(c) for c in range(classes)])
+    return torch.stack([attribution.map.flatten(1) for attribution in attributions], dim=-1)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -156,29 +156,29 @@ def test_a_blank_image_among_blanks_says_nothing(name: str) -> None:
     model, images = adapted(name)
     blank = blank_image(model, images, "white")
     with torch.no_grad():
-        found = Caap(last=1)(model, blank, Logit(2))
+        attribution = Caap(last=1)(model, blank, Logit(2))
         expected = model(blank)[:, 2]
-    assert isinstance(found.details, PatchingDetails)
-    same(found.details.blank, expected)
-    same(found.map, expected[:, None, None].expand_as(found.map))
+    assert isinstance(attribution.details, PatchingDetails)
+    same(attribution.details.blank, expected)
+    same(attribution.map, expected[:, None, None].expand_as(attribution.map))
 
 
 def test_targets_share_one_run_and_the_score_follows_the_target(tiny_vit: nn.Module, images: Tensor) -> None:
     model = sightline.adapt(tiny_vit)
     targets = [Logit((1, 4)), Probability((1, 4)), LogProbability(2), Contrast(1, 3), Custom(lambda y: y.sum(1))]
     with torch.no_grad(), counting() as meter:
-        found = Caap().multi_target(model, images, targets)
+        attributions = Caap().multi_target(model, images, targets)
     assert meter.passes == Caap().multi_target_cost(model, len(targets)) * 2
-    for target, shared in zip(targets, found, strict=True):
+    for target, shared in zip(targets, attributions, strict=True):
         alone = Caap()(model, images, target)
         assert torch.equal(alone.values, shared.values)
         assert torch.equal(alone.details.blank, shared.details.blank)
     probability = Caap(score="probability")
-    assert torch.equal(probability(model, images, Logit((1, 4))).values, found[1].values)
-    assert torch.equal(Caap(score="logit")(model, images, Probability((1, 4))).values, found[0].values)
+    assert torch.equal(probability(model, images, Logit((1, 4))).values, attributions[1].values)
+    assert torch.equal(Caap(score="logit")(model, images, Probability((1, 4))).values, attributions[0].values)
     each = PerImage((Logit(1), LogProbability(4)))
-    assert torch.equal(probability(model, images, each).values, found[1].values)
-    assert torch.equal(probability(model, images, Contrast(1, 3)).values, found[3].values)
+    assert torch.equal(probability(model, images, each).values, attributions[1].values)
+    assert torch.equal(probability(model, images, Contrast(1, 3)).values, attributions[3].values)
 
 
 def test_small_batches_change_nothing(tiny_vit: nn.Module, images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,8 +207,8 @@ def test_every_blank(name: Any, images: Tensor) -> None:
 
 def test_noise_follows_its_seed(tiny_vit: nn.Module, images: Tensor) -> None:
     model = sightline.adapt(tiny_vit)
-    one, other = (Caap(blank="noise", seed=seed)(model, images, Logit(0)).values for seed in (0, 1))
-    assert not torch.allclose(one, other)
+    first, second = (Caap(blank="noise", seed=seed)(model, images, Logit(0)).values for seed in (0, 1))
+    assert not torch.allclose(first, second)
 
 
 def count_runs(model: nn.Module) -> list[int]:

@@ -87,7 +87,7 @@ def test_last_is_a_unit_and_frozen_the_last_of_them() -> None:
 def test_targets_share_the_tails(tiny_cnn: nn.Module, images: Tensor) -> None:
     model = sightline.adapt(tiny_cnn)
     with counting() as meter:
-        found = Caap().multi_target(model, images, [Logit(1), Probability(2)])
+        attributions = Caap().multi_target(model, images, [Logit(1), Probability(2)])
     assert meter.passes.forward == pytest.approx(Caap().cost(model).forward * 2)
-    assert torch.equal(found[0].values, Caap()(model, images, Logit(1)).values)
-    assert torch.equal(found[1].values, Caap(score="probability")(model, images, Logit(2)).values)
+    assert torch.equal(attributions[0].values, Caap()(model, images, Logit(1)).values)
+    assert torch.equal(attributions[1].values, Caap(score="probability")(model, images, Logit(2)).values)

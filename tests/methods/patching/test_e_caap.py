@@ -21,7 +21,7 @@ from sightline.models.vit.adapter import VisionTransformer
 
 def seen_by(model: VisionTransformer, tokens: Tensor, block: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values of one sequence, (head, token, channel) each."""
-    names = [f"block.{block}.{place}" for place in "qkv"]
+    names = [f"block.{block}.{name}" for name in "qkv"]
     with model.capture(*names) as seen:
         model.step(tokens, block, None)
     q, k, v = (seen[name][0] for name in names)
@@ -32,7 +32,7 @@ def by_the_formula(model: VisionTransformer, image: Tensor, start: int, uniform:
     """Equations 7 to 9 for one patch at a time; plain exponentials. Returns the logits, (cell, class)."""
     blank = model.normalise(torch.ones_like(image))
     source, empty = layers_of(model, image), layers_of(model, blank)
-    prefix, patches, found = model.prefix, model.grid_of(image).cells, []
+    prefix, patches, logits = model.prefix, model.grid_of(image).cells, []
     for cell in range(patches):
         patched = near(model, image, cell, 1)
         free = empty[start][:, :prefix]
@@ -57,8 +57,8 @@ def by_the_formula(model: VisionTransformer, image: Tensor, start: int, uniform:
         tokens = empty[model.depth].clone()
         tokens[:, :prefix] = free
         tokens[:, patched] = source[model.depth][:, patched]
-        found.append(model.finish(tokens))
-    return torch.cat(found)
+        logits.append(model.finish(tokens))
+    return torch.cat(logits)
 
 
 @pytest.mark.parametrize("mean", ["attention", "uniform"])
@@ -68,8 +68,8 @@ def test_equals_the_formula(name: str, mean: Any) -> None:
     model, images = adapted(name)
     got = EfficientCaap(blank_mean=mean).multi_target(model, images, [Logit(1), Logit(4)])
     expected = by_the_formula(model, images[1:], start=1, uniform=mean == "uniform")
-    for one, target in zip(got, (1, 4), strict=True):
-        same(one.map[1].flatten(), expected[:, target])
+    for attribution, target in zip(got, (1, 4), strict=True):
+        same(attribution.map[1].flatten(), expected[:, target])
 
 
 @torch.no_grad()
@@ -86,9 +86,9 @@ def test_is_exact_where_nothing_is_blank_or_no_token_is_free() -> None:
 def test_a_blank_image_says_next_to_nothing(tiny_vit: nn.Module, images: Tensor) -> None:
     model = sightline.adapt(tiny_vit)
     blank = blank_image(model, images, "white")
-    found = EfficientCaap()(model, blank, Logit(0))
-    assert found.map.std() < 0.1 * EfficientCaap()(model, images, Logit(0)).map.std()
-    same(found.details.blank, model(blank)[:, 0])
+    attribution = EfficientCaap()(model, blank, Logit(0))
+    assert attribution.map.std() < 0.1 * EfficientCaap()(model, images, Logit(0)).map.std()
+    same(attribution.details.blank, model(blank)[:, 0])
 
 
 def test_follows_frozen_caap_on_a_photograph(real_vit: nn.Module, shared: Path) -> None:

@@ -12,14 +12,14 @@ from torch.testing import assert_close
 import sightline
 from sightline import Logit, Probability
 from sightline.errors import RecipeError
-from sightline.methods.patching.simple import SimpleDeletion, SimpleInsertion, cells_of, pixel_masks
+from sightline.methods.patching.simple import SimpleDeletion, SimpleInsertion, patch_grid, pixel_masks
 from sightline.models.passes import counting
 from sightline.types import Contrast, TokenGrid
 
 
 def pasted(network: Any, images: Tensor, blank: Tensor, side: int, delete: bool) -> Tensor:
     """Paste the 3×3 patches around each patch of a 4×4 grid, one image at a time; return the logits."""
-    found = []
+    logits = []
     for row in range(4):
         for column in range(4):
             inside, outside = (blank, images) if delete else (images, blank)
@@ -27,8 +27,8 @@ def pasted(network: Any, images: Tensor, blank: Tensor, side: int, delete: bool)
             rows = slice(max(0, row - 1) * side, (row + 2) * side)
             columns = slice(max(0, column - 1) * side, (column + 2) * side)
             mixed[..., rows, columns] = inside.expand_as(images)[..., rows, columns]
-            found.append(network(mixed))
-    return torch.stack(found, dim=1)
+            logits.append(network(mixed))
+    return torch.stack(logits, dim=1)
 
 
 @torch.no_grad()
@@ -55,10 +55,10 @@ def test_equal_one_call_per_pasted_image(tiny_vit: nn.Module, images: Tensor) ->
 def test_targets_share_the_forwards(method: Any, tiny_cnn: nn.Module, images: Tensor) -> None:
     model = sightline.adapt(tiny_cnn)
     with counting() as meter:
-        found = method.multi_target(model, images, [Logit(0), Logit(4)])
+        attributions = method.multi_target(model, images, [Logit(0), Logit(4)])
     assert meter.passes == method.cost(model) * 2
-    assert found[0].map.shape == (2, 14, 14)
-    assert torch.equal(found[1].values, method(model, images, Logit(4)).values)
+    assert attributions[0].map.shape == (2, 14, 14)
+    assert torch.equal(attributions[1].values, method(model, images, Logit(4)).values)
 
 
 @torch.no_grad()
@@ -76,15 +76,17 @@ def test_cells_divide_any_image() -> None:
     assert torch.equal(masks.sum(dim=0), torch.ones(7, 5, dtype=torch.long))
     assert masks.flatten(1).any(dim=1).all()
     model = sightline.adapt(lambda x: x.mean((2, 3)))
-    assert (cells_of(model, (224, 300)).height, cells_of(model, (9, 30)).height) == (14, 9)
+    assert (patch_grid(model, (224, 300)).height, patch_grid(model, (9, 30)).height) == (14, 9)
 
 
 def test_a_function_of_one_pixel_is_found() -> None:
     images = torch.zeros(1, 3, 28, 28)
     images[0, :, 12, 20] = 5.0
-    found = sightline.explain(lambda x: x[:, :2, 12, 20], images, "simple_deletion(radius=0, score='logit')", target=0)
-    assert found.map.abs().argmax() == 6 * 14 + 10
-    assert (found.map != 0).sum() == 1
+    attribution = sightline.explain(
+        lambda x: x[:, :2, 12, 20], images, "simple_deletion(radius=0, score='logit')", target=0
+    )
+    assert attribution.map.abs().argmax() == 6 * 14 + 10
+    assert (attribution.map != 0).sum() == 1
 
 
 def test_wrong_options_are_refused() -> None:

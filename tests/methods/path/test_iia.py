@@ -202,7 +202,7 @@ def test_the_integral_of_the_gradient_at_a_layer_is_complete(reference: str, bla
         got = method(adapter, images, sightline.Logit(1)).map * 6  # channels are averaged
         u = model.upper(model.lower(images))
         integral = MapIntegral(adapter, images, [], (), None, reference, blank, 0)  # type: ignore[arg-type]
-        r = integral._reference(u, 1, [0, 1])
+        r = integral._baseline(u, 1, [0, 1])
         want = (model.after(u) - model.after(r))[:, 1]
     assert_close(got.sum(dim=(1, 2)), want, rtol=2e-3, atol=2e-3)
 

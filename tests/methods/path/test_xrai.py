@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import sightline
-from sightline.methods.path.xrai import Xrai, gathered, gathered_fast
+from sightline.methods.path.xrai import Xrai, region_means, region_means_fast
 from sightline.perturb.regions import dilated, regions_of
 
 TARGET = sightline.Logit(2)
@@ -119,15 +119,15 @@ def test_the_densest_region_comes_first_and_counts_only_what_it_adds() -> None:
     values = torch.tensor([[4.0, 4.0, 1.0, 0.0, -1.0, -3.0]])
     masks = torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 0]]).bool()[:, None]
     # {0, 1} at 4; then {2, 3} at .5, of which the first region is made; {4} at -1; nobody has the last
-    assert gathered(values, masks).tolist() == [[4.0, 4.0, 0.5, 0.5, -1.0, -3.0]]
+    assert region_means(values, masks).tolist() == [[4.0, 4.0, 0.5, 0.5, -1.0, -3.0]]
     # what overlaps is not seen when regions are ranked once: 4, 2.25, -.5
-    assert gathered_fast(values, masks).tolist() == [[4.0, 4.0, 0.5, 0.5, -1.0, -3.0]]
+    assert region_means_fast(values, masks).tolist() == [[4.0, 4.0, 0.5, 0.5, -1.0, -3.0]]
     other = torch.tensor([[1, 1, 1, 1, 1, 0], [0, 0, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0]]).bool()[:, None]
-    assert gathered(values, other).tolist() == [[4.0, 4.0, 1.0, -0.5, -0.5, -3.0]]
-    assert gathered_fast(values, other).tolist() == [[4.0, 4.0, -0.0, -0.0, -0.0, -3.0]]
+    assert region_means(values, other).tolist() == [[4.0, 4.0, 1.0, -0.5, -0.5, -3.0]]
+    assert region_means_fast(values, other).tolist() == [[4.0, 4.0, -0.0, -0.0, -0.0, -3.0]]
 
 
-@pytest.mark.parametrize("gather", [gathered, gathered_fast])
+@pytest.mark.parametrize("gather", [region_means, region_means_fast])
 @pytest.mark.parametrize("smallest", [1, 60])
 def test_nothing_is_lost_or_added(gather: Any, smallest: int) -> None:
     values = torch.randn(40, 40, dtype=torch.float64)
@@ -142,9 +142,9 @@ def test_what_is_found_first_is_no_less_than_what_is_found_next() -> None:
     labels = torch.arange(144).view(12, 12) // 9
     masks = labels == torch.arange(16)[:, None, None]
     want = torch.stack([values[mask].mean() for mask in masks])[labels]
-    assert_close(gathered(values, masks), want)
-    assert_close(gathered_fast(values, masks), want)
-    few = gathered(values, masks, area=0.5)
+    assert_close(region_means(values, masks), want)
+    assert_close(region_means_fast(values, masks), want)
+    few = region_means(values, masks, area=0.5)
     assert (few == want).double().mean() == pytest.approx(9 / 16)  # the region with which half is exceeded is the last
     assert want[few == want].min() > want[few != want].max()
 

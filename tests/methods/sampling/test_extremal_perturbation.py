@@ -17,7 +17,7 @@ import sightline
 from sightline.data.shapes import Shapes
 from sightline.errors import RecipeError, TargetError
 from sightline.methods.sampling.extremal_mask import Lattice, area_penalty, blend, pyramid, smooth
-from sightline.methods.sampling.extremal_perturbation import ExtremalPerturbation, leading
+from sightline.methods.sampling.extremal_perturbation import ExtremalPerturbation, margin_of
 from sightline.types import Passes
 
 PARITY = {
@@ -126,8 +126,8 @@ class Corner(nn.Module):
         self.head.weight = nn.Parameter(weights.flatten(1))
 
     def forward(self, images: Tensor) -> Tensor:
-        found: Tensor = self.head(images.flatten(1))
-        return found
+        logits: Tensor = self.head(images.flatten(1))
+        return logits
 
 
 @pytest.mark.parametrize("variant", ["preserve", "delete", "dual"])
@@ -162,11 +162,11 @@ def test_a_larger_area_gives_a_larger_mask(tiny_cnn: nn.Module, images: Tensor) 
 
 def test_the_lead_is_over_the_best_other_class() -> None:
     logits = torch.tensor([[3.0, 1.0, 2.0], [3.0, 1.0, 2.0]])
-    assert leading(sightline.Logit((0, 1)))(logits).tolist() == [1.0, -2.0]
+    assert margin_of(sightline.Logit((0, 1)))(logits).tolist() == [1.0, -2.0]
     each = sightline.types.PerImage((sightline.Logit(0), sightline.Probability(2)))
-    assert leading(each)(logits).tolist() == [1.0, -1.0]
+    assert margin_of(each)(logits).tolist() == [1.0, -1.0]
     with pytest.raises(TargetError, match="is no class"):
-        leading(sightline.types.Custom(lambda x: x[:, 0]))
+        margin_of(sightline.types.Custom(lambda x: x[:, 0]))
 
 
 @pytest.mark.slow
@@ -174,14 +174,14 @@ def test_the_lead_is_over_the_best_other_class() -> None:
 def test_ranks_the_evidence_first(name: str) -> None:
     adapter, batch = sightline.load(name), Shapes(seed=77).draw(8)
     images, masks = adapter.normalise(batch.images), batch.evidence.long()
-    found = {}
+    precisions = {}
     for recipe in ("extremal_perturbation(steps=40, stride=4, sigma=8)", "random"):
         attribution = sightline.explain(adapter, images, recipe, batch.labels)
         scores = sightline.evaluate(adapter, images, attribution, ["average_precision"], batch.labels, masks)
-        found[recipe[:6]] = scores["average_precision"]
-    margin = found["extrem"] - found["random"]
+        precisions[recipe[:6]] = scores["average_precision"]
+    margin = precisions["extrem"] - precisions["random"]
     assert margin.mean() > 5 * margin.std() / len(margin) ** 0.5
-    assert found["extrem"].mean() > 3 * found["random"].mean()
+    assert precisions["extrem"].mean() > 3 * precisions["random"].mean()
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,11 @@ def written_out(masks: Tensor, scores: Tensor, sigma: Tensor) -> Tensor:
     count = len(masks)
     centre = torch.eye(count, dtype=torch.float64) - 1 / count
     outputs = torch.exp(-((scores[:, None] - scores) ** 2) / (2 * sigma**2))
-    found = []
+    criteria = []
     for cell in masks.double().T:
         inputs = 1 + (0.5 - (cell[:, None] - cell) ** 2)
-        found.append(((centre @ inputs @ centre) * (centre @ outputs @ centre).T).sum() / count)
-    return torch.stack(found)
+        criteria.append(((centre @ inputs @ centre) * (centre @ outputs @ centre).T).sum() / count)
+    return torch.stack(criteria)
 
 
 @pytest.mark.parametrize("width", ["median", "distance"])
@@ -44,11 +44,11 @@ def test_equals_the_estimator_written_out(width: Any) -> None:
 def test_what_the_score_does_not_depend_on_gets_next_to_nothing() -> None:
     masks = latin_masks(1000, 16, torch.Generator().manual_seed(1))
     scores = masks[:, 3].double() + 1
-    found = dependence(masks, scores[None])[0]
-    assert found.argmax() == 3
-    assert found[3] > 100 * found[torch.arange(16) != 3].max()
+    criteria = dependence(masks, scores[None])[0]
+    assert criteria.argmax() == 3
+    assert criteria[3] > 100 * criteria[torch.arange(16) != 3].max()
     alone = dependence(masks, torch.rand(1, 1000, dtype=torch.float64) + 1)[0]
-    assert alone.max() < found[3] / 100
+    assert alone.max() < criteria[3] / 100
 
 
 def test_dependence_is_seen_in_whatever_way_it_comes() -> None:
@@ -112,12 +112,12 @@ def test_a_constant_score_gives_zeros_and_not_its_rounding(variant: str, images:
 
 
 def test_repeats_itself_from_its_seed(tiny_cnn: nn.Module, images: Tensor) -> None:
-    one, same, other = (
+    first, same, other = (
         sightline.explain(tiny_cnn, images, f"hsic(samples=20, cells=4, variant='latin', seed={seed})", 1).map
         for seed in (3, 3, 4)
     )
-    assert torch.equal(one, same)
-    assert not torch.allclose(one, other)
+    assert torch.equal(first, same)
+    assert not torch.allclose(first, other)
 
 
 def test_the_map_is_that_of_masked_images(tiny_cnn: nn.Module, images: Tensor) -> None:
@@ -134,14 +134,14 @@ def test_the_map_is_that_of_masked_images(tiny_cnn: nn.Module, images: Tensor) -
 def test_ranks_the_evidence_first(name: str) -> None:
     adapter, batch = sightline.load(name), Shapes(seed=77).draw(10)
     images, masks = adapter.normalise(batch.images), batch.evidence.long()
-    found = {}
+    precisions = {}
     for recipe in ("hsic(samples=250)", "random"):
         attribution = sightline.explain(adapter, images, recipe, batch.labels)
         scores = sightline.evaluate(adapter, images, attribution, ["average_precision"], batch.labels, masks)
-        found[recipe[:4]] = scores["average_precision"]
-    margin = found["hsic"] - found["rand"]
+        precisions[recipe[:4]] = scores["average_precision"]
+    margin = precisions["hsic"] - precisions["rand"]
     assert margin.mean() > 5 * margin.std() / len(margin) ** 0.5
-    assert found["hsic"].mean() > 3 * found["rand"].mean()
+    assert precisions["hsic"].mean() > 3 * precisions["rand"].mean()
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import sightline
 from sightline import Logit
 from sightline.data.shapes import Shapes
 from sightline.errors import RecipeError
-from sightline.methods.sampling.coalitions import absent_images, coalition_scores
+from sightline.methods.sampling.coalitions import coalition_scores, fill_images
 from sightline.methods.sampling.kernel_shap import KernelShap, coalitions_of, draw_coalitions, fit_shapley, mean_gains
 from sightline.perturb.superpixels import pieces_of
 
@@ -35,20 +35,20 @@ def shapley(coalitions: Tensor, values: Tensor) -> Tensor:
     """Shapley values by their definition, from the values of all coalitions."""
     players = coalitions.shape[1]
     value = {tuple(z): float(v) for z, v in zip(coalitions.tolist(), values, strict=True)}
-    found = torch.zeros(players, dtype=torch.float64)
+    shapley_values = torch.zeros(players, dtype=torch.float64)
     for z, before in ((z, v) for z, v in value.items() if not all(z)):
         weight = math.factorial(sum(z)) * math.factorial(players - sum(z) - 1) / math.factorial(players)
         for player in (i for i in range(players) if not z[i]):
-            found[player] += weight * (value[(*z[:player], True, *z[player + 1 :])] - before)
-    return found
+            shapley_values[player] += weight * (value[(*z[:player], True, *z[player + 1 :])] - before)
+    return shapley_values
 
 
 def game(model: Any, image: Tensor, cut: Any, target: Any, blank: Any = "mean") -> tuple[Tensor, Tensor]:
     """Score all coalitions of the segments of one image."""
     pieces = pieces_of(model, image, cut)
     coalitions = all_coalitions(pieces[0].count)
-    absent = absent_images(model, image, blank, pieces)
-    return coalitions, coalition_scores(model, image, absent, pieces, [coalitions], [target])[0][0]
+    fill = fill_images(model, image, blank, pieces)
+    return coalitions, coalition_scores(model, image, fill, pieces, [coalitions], [target])[0][0]
 
 
 def correlation(a: Tensor, b: Tensor) -> float:
@@ -101,8 +101,8 @@ def test_equals_shap_and_captum_in_the_same_process(tiny_cnn: nn.Module, images:
 
     def play(z: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            found: np.ndarray = tiny_cnn(image * torch.from_numpy(z)[:, labels][:, None]).numpy()[:, 1]
-        return found
+            logits: np.ndarray = tiny_cnn(image * torch.from_numpy(z)[:, labels][:, None]).numpy()[:, 1]
+        return logits
 
     explainer = shap.KernelExplainer(play, np.zeros((1, 4)))
     wanted = explainer.shap_values(np.ones((1, 4)), nsamples=14, l1_reg=False, silent=True)[0]
@@ -131,10 +131,10 @@ def test_orders_equal_captums_shapley_value_sampling(tiny_cnn: nn.Module, images
     method = KernelShap(samples=40, segments=("grid", 3), variant="orders")
     got = sightline.explain(model, image, method, target=1)
     assert got.passes.forward == 2 + 5 * 8 == method.cost(model).forward
-    places = method._draw(9, sightline.seeds.generators(0, image)[0])[1]
+    ranks = method._draw(9, sightline.seeds.generators(0, image)[0])[1]
     labels = pieces_of(model, image, ("grid", 3))[0].labels
     theirs = captum.ShapleyValueSampling(tiny_cnn)
-    theirs.permutation_generator = lambda features, orders: iter(places.argsort(dim=1).tolist())
+    theirs.permutation_generator = lambda features, orders: iter(ranks.argsort(dim=1).tolist())
     wanted = theirs.attribute(image, target=1, feature_mask=labels[None, None], n_samples=5)[0, 0]
     for segment in range(9):
         assert_close(got.map.flatten()[segment], wanted[labels == segment][0].double(), rtol=1e-5, atol=1e-6)
@@ -150,13 +150,13 @@ def test_orders_come_near_the_exact_values_and_add_up() -> None:
     exact, ends = shapley(everyone, play(everyone)), play(everyone[[0, -1]])
     errors = []
     for orders in (2, 2000):
-        places = torch.rand(orders, 7, generator=generator()).argsort(dim=1)
-        got = mean_gains(places, play(coalitions_of(places))[None], ends[:1], ends[1:])[0]
+        ranks = torch.rand(orders, 7, generator=generator()).argsort(dim=1)
+        got = mean_gains(ranks, play(coalitions_of(ranks))[None], ends[:1], ends[1:])[0]
         assert_close(got.sum(), ends[1] - ends[0])
         errors.append(float((got - exact).norm()))
     assert errors[1] < 0.1 * errors[0]
-    one = mean_gains(torch.zeros(3, 1).long(), torch.zeros(1, 0), ends[:1], ends[1:])
-    assert_close(one[0], ends[1:] - ends[:1])
+    single = mean_gains(torch.zeros(3, 1).long(), torch.zeros(1, 0), ends[:1], ends[1:])
+    assert_close(single[0], ends[1:] - ends[:1])
     assert coalitions_of(torch.tensor([[2, 0, 1]])).tolist() == [[False, True, False], [False, True, True]]
 
 
@@ -213,12 +213,12 @@ def test_more_samples_come_nearer_and_the_sum_is_always_right() -> None:
     exact, ends = shapley(everyone, play(everyone)), play(everyone[[0, -1]])
     errors = []
     for samples in (6, 60, 600):
-        found = []
+        estimates = []
         for seed in range(5):
             coalitions, weights = draw_coalitions(13, samples, "leverage", generator(seed))
-            found.append(fit_shapley(coalitions, weights, play(coalitions)[None], ends[:1], ends[1:])[0])
-            assert_close(found[-1].sum(), ends[1] - ends[0])
-        errors.append(float(torch.stack([(each - exact).norm() for each in found]).mean()))
+            estimates.append(fit_shapley(coalitions, weights, play(coalitions)[None], ends[:1], ends[1:])[0])
+            assert_close(estimates[-1].sum(), ends[1] - ends[0])
+        errors.append(float(torch.stack([(estimate - exact).norm() for estimate in estimates]).mean()))
     assert errors[0] > 1.5 * errors[1]
     assert errors[1] > 2 * errors[2]
 
@@ -236,10 +236,10 @@ def test_segments_that_do_nothing_get_nothing_and_equal_ones_the_same() -> None:
 def test_targets_share_the_passes(tiny_cnn: nn.Module, images: Tensor) -> None:
     model, method = sightline.adapt(tiny_cnn), KernelShap(samples=12)
     with sightline.models.passes.counting() as meter:
-        found = method.multi_target(model, images, [Logit(0), Logit((1, 2))])
+        attributions = method.multi_target(model, images, [Logit(0), Logit((1, 2))])
     assert meter.passes.forward == 2 * 14
-    assert_close(found[1].values, method(model, images, Logit((1, 2))).values)
-    assert not torch.allclose(found[0].values, KernelShap(samples=12, seed=1)(model, images, Logit(0)).values)
+    assert_close(attributions[1].values, method(model, images, Logit((1, 2))).values)
+    assert not torch.allclose(attributions[0].values, KernelShap(samples=12, seed=1)(model, images, Logit(0)).values)
 
 
 @pytest.mark.parametrize(

@@ -15,23 +15,23 @@ from torch.testing import assert_close
 import sightline
 from sightline import Probability
 from sightline.errors import RecipeError, ShapeError
-from sightline.methods.sampling.coalitions import absent_images, coalition_scores
-from sightline.methods.sampling.lime import Lime, fit_ridge, nearness, package_coalitions, random_coalitions
+from sightline.methods.sampling.coalitions import coalition_scores, fill_images
+from sightline.methods.sampling.lime import Lime, fit_ridge, package_coalitions, proximity, random_coalitions
 from sightline.perturb.segments import Segments
 from sightline.perturb.superpixels import pieces_of
 
 
 def fitted(numbers: Any, scores: Tensor) -> tuple[Tensor, Tensor]:
     data = torch.from_numpy(numbers["data"]).bool()
-    return fit_ridge(data, nearness(data, 0.25), scores, 1.0)
+    return fit_ridge(data, proximity(data, 0.25), scores, 1.0)
 
 
 def asked(model: Any, image: Tensor, numbers: Any, target: int) -> Tensor:
     """Score the recorded samples on the recorded segments."""
     pieces = [Segments(torch.from_numpy(numbers["segments"]).long())]
     data = torch.from_numpy(numbers["data"]).bool()
-    absent = absent_images(model, image, "segment", pieces)
-    return coalition_scores(model, image, absent, pieces, [data], [Probability(target)])[0]
+    fill = fill_images(model, image, "segment", pieces)
+    return coalition_scores(model, image, fill, pieces, [data], [Probability(target)])[0]
 
 
 def test_matches_the_package_given_its_segments_and_samples() -> None:
@@ -71,8 +71,8 @@ def test_equals_the_package_in_the_same_process() -> None:
 
     def classify(batch: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            found: np.ndarray = network(torch.from_numpy(batch).movedim(-1, 1)).softmax(dim=-1).numpy()
-        return found
+            probabilities: np.ndarray = network(torch.from_numpy(batch).movedim(-1, 1)).softmax(dim=-1).numpy()
+        return probabilities
 
     explained = lime_image.LimeImageExplainer(random_state=3, verbose=False).explain_instance(
         image[0].movedim(0, -1).numpy(), classify, labels=(2,), top_labels=None, num_samples=80,
@@ -84,9 +84,9 @@ def test_equals_the_package_in_the_same_process() -> None:
     data[0] = True
     pieces = [Segments(labels)]
     scores = coalition_scores(
-        model, image, absent_images(model, image, "segment", pieces), pieces, [data], [Probability(2)]
+        model, image, fill_images(model, image, "segment", pieces), pieces, [data], [Probability(2)]
     )
-    got = fit_ridge(data, nearness(data, 0.25), scores[0], 1.0)[0][0]
+    got = fit_ridge(data, proximity(data, 0.25), scores[0], 1.0)[0][0]
     wanted = torch.tensor([dict(explained.local_exp[2])[i] for i in range(12)], dtype=torch.float64)
     assert_close(got, wanted, rtol=1e-5, atol=1e-10)
 
@@ -95,11 +95,11 @@ def test_a_linear_model_is_found_and_the_ridge_shrinks_it() -> None:
     coalitions = random_coalitions(200, 6, torch.Generator().manual_seed(0))
     slope = torch.arange(6.0, dtype=torch.float64) - 2
     scores = (coalitions.double() @ slope + 3)[None]
-    weights = nearness(coalitions, 0.25)
-    found, intercept = fit_ridge(coalitions, weights, scores, 0.0)
-    assert_close(found[0], slope)
+    weights = proximity(coalitions, 0.25)
+    coefficients, intercept = fit_ridge(coalitions, weights, scores, 0.0)
+    assert_close(coefficients[0], slope)
     assert_close(intercept, torch.tensor([3.0], dtype=torch.float64))
-    assert fit_ridge(coalitions, weights, scores, 50.0)[0].norm() < found.norm()
+    assert fit_ridge(coalitions, weights, scores, 50.0)[0].norm() < coefficients.norm()
 
 
 @pytest.mark.filterwarnings("ignore:.*constant map")
@@ -114,7 +114,7 @@ def test_a_constant_score_gives_zeros_and_not_its_rounding(score: float, images:
 
 def test_the_nearest_sample_is_the_image_itself() -> None:
     coalitions = torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]]).bool()
-    assert_close(nearness(coalitions, 0.25), torch.tensor([0.0, -2.0, -8.0]).double().exp())
+    assert_close(proximity(coalitions, 0.25), torch.tensor([0.0, -2.0, -8.0]).double().exp())
 
 
 def test_the_map_has_a_value_per_segment_whatever_cut_the_image(tiny_cnn: nn.Module) -> None:

@@ -24,7 +24,7 @@ def test_matches_captum() -> None:
     got = Occlusion(window=16, stride=8)(model, image, Logit(2)).map[0]
     reference_cnn.assert_same(got, reference_cnn.want("captum_occlusion_16_8_tiny_cnn", "map")[0], 1e-7)
     reference_cnn.assert_same(3 * got, reference_cnn.want("captum_occlusion_16_8_tiny_cnn"), 1e-7)  # channel by channel
-    half = Occlusion(window=15, stride=10).covering(model, image, torch.full_like(image, 0.5), [Logit(2)])[0].map[0]
+    half = Occlusion(window=15, stride=10).with_fill(model, image, torch.full_like(image, 0.5), [Logit(2)])[0].map[0]
     reference_cnn.assert_same(half, reference_cnn.want("captum_occlusion_15_10_tiny_cnn", "map")[0], 1e-7)
     recipe = "occlusion(window=15, stride=10, blank=0.5)"
     assert torch.equal(sightline.explain(network, image, recipe, target=2).map[0], half)
@@ -97,9 +97,9 @@ def test_targets_share_the_passes_and_need_no_class(tiny_cnn: nn.Module, images:
     model, targets = sightline.adapt(tiny_cnn), [Contrast(0, 2), Logit((1, 3)), Probability(1)]
     for method in (Occlusion(), Occlusion(segments=("grid", 3))):
         with sightline.models.passes.counting() as meter:
-            found = method.multi_target(model, images, targets)
+            attributions = method.multi_target(model, images, targets)
         assert meter.passes.forward == 2 * 10
-        for target, got in zip(targets, found, strict=True):
+        for target, got in zip(targets, attributions, strict=True):
             assert_close(got.values, method(model, images, target).values)
     probability = Occlusion(score="probability")(model, images, Logit(1)).values
     assert_close(probability, Occlusion()(model, images, Probability(1)).values)

@@ -17,7 +17,7 @@ from torch.testing import assert_close
 import sightline
 from sightline.data.shapes import Shapes
 from sightline.errors import RecipeError
-from sightline.methods.sampling.pami import SHIFTS, PartitionAndAggregate, authors_cuts, most
+from sightline.methods.sampling.pami import SHIFTS, PartitionAndAggregate, authors_cuts, most_segments
 from sightline.models.passes import counting
 from sightline.perturb.segments import grid_segments
 
@@ -37,11 +37,11 @@ def written_out(model: Any, raw: Tensor, target: int, cuts: list[Any], shifts: l
         rest = blurred(moved, 3, 100 * 3 / 24)
         for cut in cuts:
             labels = torch.as_tensor(cut(moved.movedim(0, -1).numpy()))
-            found = torch.zeros_like(total)
+            scores = torch.zeros_like(total)
             for label in labels.unique():
                 kept = torch.where(labels == label, moved, rest)
-                found[labels == label] = model(sightline.adapt(model).normalise(kept)[None]).softmax(dim=1)[0, target]
-            total, count = total + found.roll((down, right), dims=(0, 1)), count + 1
+                scores[labels == label] = model(sightline.adapt(model).normalise(kept)[None]).softmax(dim=1)[0, target]
+            total, count = total + scores.roll((down, right), dims=(0, 1)), count + 1
     return total / count
 
 
@@ -94,11 +94,11 @@ def test_regions_can_be_given(tiny_cnn: nn.Module, images: Tensor) -> None:
 
 def test_shifts_are_drawn_from_a_seed(tiny_cnn: nn.Module, images: Tensor) -> None:
     recipe = "pami(segments=(('grid', 3),), samples=4, seed={})"
-    one, same, other = (sightline.explain(tiny_cnn, images, recipe.format(seed), 1).map for seed in (3, 3, 4))
-    assert torch.equal(one, same)
-    assert not torch.allclose(one, other)
+    first, same, other = (sightline.explain(tiny_cnn, images, recipe.format(seed), 1).map for seed in (3, 3, 4))
+    assert torch.equal(first, same)
+    assert not torch.allclose(first, other)
     alone = sightline.explain(tiny_cnn, images[1:], recipe.format(3), 1).map
-    assert_close(alone[0], one[1])
+    assert_close(alone[0], first[1])
 
 
 def test_costs_no_more_than_it_says(tiny_cnn: nn.Module, images: Tensor) -> None:
@@ -106,7 +106,7 @@ def test_costs_no_more_than_it_says(tiny_cnn: nn.Module, images: Tensor) -> None
     with torch.no_grad(), counting() as meter:
         method(adapter, images[:1], sightline.Logit(0))
     size = (32, 32)
-    assert 100 < meter.passes.forward <= sum(most(cut, size) for cut in authors_cuts(size))
+    assert 100 < meter.passes.forward <= sum(most_segments(cut, size) for cut in authors_cuts(size))
 
 
 @pytest.mark.slow
@@ -114,12 +114,12 @@ def test_costs_no_more_than_it_says(tiny_cnn: nn.Module, images: Tensor) -> None
 def test_lies_on_the_evidence(name: str) -> None:
     adapter, batch = sightline.load(name), Shapes(seed=77).draw(10)
     images, masks = adapter.normalise(batch.images), batch.evidence.long()
-    found = {}
+    precisions = {}
     for recipe in ("pami(segments=(('grid', 4), ('grid', 3)), samples=5)", "random"):
         attribution = sightline.explain(adapter, images, recipe, batch.labels)
         scores = sightline.evaluate(adapter, images, attribution, ["average_precision"], batch.labels, masks)
-        found[recipe[:4]] = scores["average_precision"]
-    margin = found["pami"] - found["rand"]
+        precisions[recipe[:4]] = scores["average_precision"]
+    margin = precisions["pami"] - precisions["rand"]
     assert margin.mean() > 3 * margin.std() / len(margin) ** 0.5
 
 

@@ -17,7 +17,7 @@ from sightline import Logit
 from sightline.data.shapes import Shapes
 from sightline.errors import RecipeError, ShapeError
 from sightline.methods.sampling.kernel_shap import KernelShap
-from sightline.methods.sampling.owen import Box, Group, leaves, nearby
+from sightline.methods.sampling.owen import Box, Group, leaves, spatial_tree
 from sightline.methods.sampling.partition_shap import PartitionShap
 from sightline.perturb.mirror import box_blur, mirrored
 from sightline.perturb.segments import Segments, grid_segments
@@ -61,8 +61,8 @@ def test_equals_shap_on_the_same_segments_and_hierarchy(tiny_cnn: nn.Module, ima
 
     def play(z: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            found: np.ndarray = tiny_cnn(images[:1] * torch.from_numpy(z)[:, labels][:, None]).numpy()[:, 1]
-        return found
+            logits: np.ndarray = tiny_cnn(images[:1] * torch.from_numpy(z)[:, labels][:, None]).numpy()[:, 1]
+        return logits
 
     masker = shap.maskers.Partition(np.zeros((1, 8)), clustering=clustering)
     for samples in (500, 24):
@@ -79,16 +79,16 @@ def owen(play: Any, tree: Any, context: frozenset[int] = frozenset()) -> dict[in
     if isinstance(tree, int):
         return {tree: play(context | here) - play(context)}
     a, b = tree
-    found: dict[int, float] = {}
+    values: dict[int, float] = {}
     for half, other in ((a, b), (b, a)):
         alone, beside = owen(play, half, context), owen(play, half, context | frozenset(leaves(other)))
-        found |= {leaf: (alone[leaf] + beside[leaf]) / 2 for leaf in alone}
-    return found
+        values |= {leaf: (alone[leaf] + beside[leaf]) / 2 for leaf in alone}
+    return values
 
 
 def test_with_enough_passes_the_values_are_owen_values(tiny_cnn: nn.Module, images: Tensor) -> None:
     pieces = grid_segments((32, 32), (2, 3))
-    tree = nearby(pieces)
+    tree = spatial_tree(pieces)
     assert tree == ((0, 3), ((1, 2), (4, 5)))
 
     def play(there: frozenset[int]) -> float:
@@ -117,10 +117,10 @@ def test_the_values_add_up_and_targets_have_searches_of_their_own(tiny_cnn: nn.M
     model, method = sightline.adapt(tiny_cnn), PartitionShap(samples=30, blank="white")
     targets = [Logit(0), Logit((1, 2))]
     with sightline.models.passes.counting() as meter:
-        found = method.multi_target(model, images, targets)
+        attributions = method.multi_target(model, images, targets)
     assert meter.passes.forward <= 2 * method.multi_target_cost(model, 2).forward
     white = model.normalise(torch.ones_like(images))
-    for target, got in zip(targets, found, strict=True):
+    for target, got in zip(targets, attributions, strict=True):
         assert_close(got.map, method(model, images, target).map)
         assert_close(got.map.sum(dim=(1, 2)), target(tiny_cnn(images)) - target(tiny_cnn(white)))
 
@@ -146,13 +146,13 @@ def test_boxes_are_halved_down_to_the_pixel() -> None:
 
 
 def test_segments_are_grouped_with_their_neighbours() -> None:
-    assert nearby(grid_segments((8, 8), (2, 2))) == ((0, 1), (2, 3))
+    assert spatial_tree(grid_segments((8, 8), (2, 2))) == ((0, 1), (2, 3))
     pieces = grid_segments((8, 24), (1, 5))
-    assert nearby(pieces) == ((0, 1), (2, (3, 4)))
+    assert spatial_tree(pieces) == ((0, 1), (2, (3, 4)))
     assert Group(pieces, (0, 1)).mask.sum() == pieces.pixels[:2].sum()
     rings = torch.zeros(9, 9, dtype=torch.long)
     rings[3:6, 3:6] = 1  # the same centre
-    assert nearby(Segments(rings)) == (0, 1)
+    assert spatial_tree(Segments(rings)) == (0, 1)
 
 
 def test_a_hierarchy_holds_every_segment_once(tiny_cnn: nn.Module, images: Tensor) -> None:

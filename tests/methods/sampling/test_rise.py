@@ -103,11 +103,11 @@ def test_targets_share_the_passes_and_need_no_class(tiny_cnn: nn.Module, images:
     model, method = sightline.adapt(tiny_cnn), Rise(samples=6, score=None)
     targets = [Logit(0), Contrast(1, 2)]
     with sightline.models.passes.counting() as meter:
-        found = method.multi_target(model, images, targets)
+        attributions = method.multi_target(model, images, targets)
     assert meter.passes.forward == 12
-    assert_close(found[1].values, method(model, images, targets[1]).values)
+    assert_close(attributions[1].values, method(model, images, targets[1]).values)
     other = Rise(samples=6, score=None, seed=1)(model, images, Logit(0)).values
-    assert not torch.allclose(found[0].values, other)
+    assert not torch.allclose(attributions[0].values, other)
 
 
 @pytest.mark.parametrize("model", ["bundled/shapes-cnn", "bundled/shapes-vit"])

@@ -40,8 +40,8 @@ def test_matches_the_authors_code_on_a_photograph_given_its_masks(shared: Path, 
 def test_k_means_finds_what_is_apart() -> None:
     centres = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]], dtype=torch.float64)
     rows = (centres[:, None] + 0.1 * torch.randn(3, 20, 2, dtype=torch.float64)).flatten(0, 1)
-    found, members = k_means(rows, 12, 100, generator())
-    kept = found[members > 0]
+    centres, members = k_means(rows, 12, 100, generator())
+    kept = centres[members > 0]
     assert members.sum() == 60
     assert (torch.cdist(centres, kept).amin(dim=1) < 0.5).all()
     nearest = torch.cdist(rows, kept).argmin(dim=1)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import sightline
-from sightline.methods.sampling.vit_cx import causal_maps, causal_scores, cluster_masks, clusters, joined
+from sightline.methods.sampling.vit_cx import causal_maps, causal_scores, cluster_masks, cluster_sums, clusters
 
 
 def scaled(maps: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def test_matches_the_authors_code_on_a_photograph_given_its_noise(photo: Any, re
     drawn = torch.randn(23, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     np.testing.assert_array_equal(drawn.flatten()[:16], numbers["noise_first16"])
     channels = scaled(F.interpolate(torch.from_numpy(numbers["feature_14x14"])[None], size=224, mode="bilinear")[0])
-    masks = joined(channels, torch.from_numpy(numbers["cluster_labels"].astype(np.int64)))
+    masks = cluster_sums(channels, torch.from_numpy(numbers["cluster_labels"].astype(np.int64)))
     assert_close(masks.mean(dim=(1, 2)), torch.from_numpy(numbers["cluster_mask_mean"]), atol=1e-5, rtol=0)
     adapter = sightline.adapt(real_vit)
     with torch.no_grad():

@@ -71,10 +71,10 @@ class AnnotatedImage:
         root/annotations/instances_val2017.json
     """,
     protocols={"iia": {"regions": "union"}, "var": {"regions": "category", "least": 0.01}},
-    filters="iia takes the union of all annotations of each picture that has any, 4952 of 5000, and explains the "
+    filters="iia takes the union of all annotations of each image that has any, 4952 of 5000, and explains the "
     "predicted class. var explains the ImageNet class of each category, by a table of its own that maps many "
     "categories to dubious classes: give it as classes=, here only clear matches are mapped; regions under 1 % of the "
-    "picture are left out, and, by the run, classes to which the model gives less than 0.0001",
+    "image are left out, and, by the run, classes to which the model gives less than 0.0001",
 )
 @dataclass(frozen=True, slots=True)
 class Coco(Source):
@@ -83,10 +83,10 @@ class Coco(Source):
     Attributes:
         root: the folder.
         split: 'val' or 'train'.
-        regions: 'union' gives each picture once, all its objects as evidence and no label; 'category' gives it once
+        regions: 'union' gives each image once, all its objects as evidence and no label; 'category' gives it once
             for each category in it that has an ImageNet class, which is the label.
         shape: what an object covers: its outline 'mask', or its 'box'.
-        least: the least share of the picture that a region must cover.
+        least: the least share of the image that a region must cover.
         classes: a CSV file with the columns category and class that says which ImageNet class a category is; None maps
             23 clear cases.
     """

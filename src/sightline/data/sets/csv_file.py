@@ -24,7 +24,7 @@ FILE_COLUMNS = ("file", "path", "image", "filename")
                          predicted, probability
         images/<file>    files as the table names them, below images=, or beside the table
     """,
-    filters="confidence= leaves out pictures by the table's own columns predicted and probability",
+    filters="confidence= leaves out images by the table's own columns predicted and probability",
 )
 @dataclass(frozen=True, slots=True)
 class CsvFile(Source):

@@ -95,7 +95,7 @@ class Folder(Source):
         root/images/<file>
         root/masks/<stem>.png       255 evidence, 128 ignore, 0 background; where there are masks
     """,
-    filters="confidence= leaves out pictures by the table's own columns predicted and probability",
+    filters="confidence= leaves out images by the table's own columns predicted and probability",
 )
 @dataclass(frozen=True, slots=True)
 class LabelledFolder(Source):
@@ -103,7 +103,7 @@ class LabelledFolder(Source):
 
     Attributes:
         root: the folder.
-        masked: take only pictures that have a mask with evidence in it.
+        masked: take only images that have a mask with evidence in it.
     """
 
     root: Path

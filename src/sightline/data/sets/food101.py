@@ -22,7 +22,7 @@ __all__ = ["Food101"]
         root/[food-101/]meta/classes.txt                one class per line
     """,
     protocols={"caap": {"seed": 0, "limit": 500}},
-    filters="caap takes 500 random pictures and names no seed; 0 is taken",
+    filters="caap takes 500 random images and names no seed; 0 is taken",
 )
 @dataclass(frozen=True, slots=True)
 class Food101(Source):

@@ -38,7 +38,7 @@ class Hub(Source):
         root: a local folder; needs no network.
         repo: the name of a repository, OWNER/NAME, where there is no folder.
         split: which part; empty takes the only one.
-        image: the column of the picture.
+        image: the column of the image.
         label: the column of the class; empty for none.
         mask: the column of the mask, 255 or 1 evidence, 128 ignore, 0 background; empty for none.
     """
@@ -79,7 +79,7 @@ class Hub(Source):
 
 @lru_cache(maxsize=4)
 def _load(root: Path | None, repo: str | None, split: str, pictures: tuple[str, ...]) -> Any:
-    """Load a table; its pictures stay bytes, so that they are decoded with our limits."""
+    """Load a table; its images stay bytes, so that they are decoded with our limits."""
     datasets = require("datasets", extra="data")
     where = str(root) if root is not None else str(repo)
     try:

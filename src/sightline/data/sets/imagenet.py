@@ -43,7 +43,7 @@ _KAGGLE = ("ILSVRC/Data/CLS-LOC/val", "Data/CLS-LOC/val")
         "mda": {"rgb": True, "confidence": 0.6, "per_class": 5, "limit": 5000},
         "pair": {"confidence": 0.8},
     },
-    filters="mda keeps five colour pictures per predicted class that its model classified correctly with 60 % or more, "
+    filters="mda keeps five colour images per predicted class that its model classified correctly with 60 % or more, "
     "in the order of file names: give predictions=. Its other two conditions, a map that is not all zero and a blur "
     "that hides the class, are the metric's. caap names no seed, 0 is taken; skipplus shuffled the copy "
     "mrm8488/ImageNet1K-val by seed 43, in that copy's order: hub(repo='mrm8488/ImageNet1K-val', seed=43, limit=5000)",
@@ -52,16 +52,16 @@ _KAGGLE = ("ILSVRC/Data/CLS-LOC/val", "Data/CLS-LOC/val")
 class ImageNet(Source):
     """ImageNet-1k validation: 50 000 photographs of a thousand classes, in any of three layouts.
 
-    Pictures are in the order of their file names, and labels in the order of a model's output, in every layout.
+    Images are in the order of their file names, and labels in the order of a model's output, in every layout.
 
     Attributes:
         root: the folder.
         layout: how files lie; 'auto' finds out.
-        truth: in the flat layout the file that tells the classes; None looks for it beside the pictures.
+        truth: in the flat layout the file that tells the classes; None looks for it beside the images.
         numbering: what its numbers mean: 'sorted' classes from 0, in the order of the models' outputs; 'devkit' ILSVRC
             ids from 1, which are in another order and need meta.mat. 'auto' finds out, or refuses to guess.
         meta: the devkit's meta.mat; None looks for it beside the file with the classes.
-        rgb: leave out pictures that are stored in grey or CMYK.
+        rgb: leave out images that are stored in grey or CMYK.
         mask: 'boxes' gives the boxes of the class as evidence, which the layout 'kaggle' knows; 'none' gives none.
     """
 
@@ -97,12 +97,12 @@ class ImageNet(Source):
 
 
 def validation_files(root: Path) -> dict[str, Path]:
-    """Return the pictures of a validation set in any layout, by name without suffix."""
+    """Return the images of a validation set in any layout, by name without suffix."""
     return _files(_find_layout(root, "auto")[1])
 
 
 def _find_layout(root: Path, layout: Layout) -> tuple[str, Path]:
-    """Return the layout and the folder in which its pictures lie."""
+    """Return the layout and the folder in which its images lie."""
     kaggle = next((root / name for name in _KAGGLE if (root / name).is_dir()), None)
     if layout == "kaggle" or (layout == "auto" and kaggle is not None):
         return "kaggle", kaggle or first_existing((root / name for name in _KAGGLE), "the folder of the kaggle layout")
@@ -127,7 +127,7 @@ def _by_folder(folder: Path) -> Listing:
 
 
 def _by_solution(folder: Path, table: Path) -> Listing:
-    """Read LOC_val_solution.csv: for each picture a synset and a box, once or several times."""
+    """Read LOC_val_solution.csv: for each image a synset and a box, once or several times."""
     labels: dict[str, int | None] = {}
     boxes: dict[str, list[Box]] = {}
     skipped: list[tuple[str, str]] = []

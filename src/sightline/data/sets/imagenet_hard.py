@@ -1,4 +1,4 @@
-"""ImageNet-Hard: pictures that current classifiers get wrong."""
+"""ImageNet-Hard: images that current classifiers get wrong."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ImageNetHard"]
                     without it the repository is downloaded once by the `datasets` package
     """,
     protocols={"caap": {"seed": 0, "limit": 500}},
-    filters="a picture may have several classes, of which the first is taken; caap takes 500 random ones and names no "
+    filters="an image may have several classes, of which the first is taken; caap takes 500 random ones and names no "
     "seed, 0 is taken",
 )
 @dataclass(frozen=True, slots=True)

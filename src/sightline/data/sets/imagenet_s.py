@@ -1,4 +1,4 @@
-"""ImageNet-S: pictures of ImageNet's validation set with the class of each pixel."""
+"""ImageNet-S: images of ImageNet's validation set with the class of each pixel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ImageNet-Segmentation: pictures and masks in one MATLAB file of version 7.3, which is HDF5."""
+"""ImageNet-Segmentation: images and masks in one MATLAB file of version 7.3, which is HDF5."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["ImageNetSegmentation"]
         /value/gt[i, 0]      reference to a cell with a reference to its mask, (width, height), 0 or 1
     """,
     protocols={"iia": {}, "mda": {}},
-    filters="no picture is left out; the file tells no classes, so papers explain the predicted one",
+    filters="no image is left out; the file tells no classes, so papers explain the predicted one",
 )
 @dataclass(frozen=True, slots=True)
 class ImageNetSegmentation(Source):

@@ -1,4 +1,4 @@
-"""PartImageNet: pictures of ImageNet with the outlines of the parts of their object."""
+"""PartImageNet: images of ImageNet with the outlines of the parts of their object."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ BREEDS = 37
         root/[oxford-iiit-pet/]annotations/trimaps/Abyssinian_201.png    1 pet, 2 background, 3 border
     """,
     protocols={"caap": {"seed": 0, "limit": 500}},
-    filters="caap takes 500 random pictures and names no seed; 0 is taken",
+    filters="caap takes 500 random images and names no seed; 0 is taken",
 )
 @dataclass(frozen=True, slots=True)
 class Pets(Source):
@@ -40,7 +40,7 @@ class Pets(Source):
     Attributes:
         root: the folder, as torchvision leaves it.
         split: 'test' or 'trainval'.
-        masks: read the trimaps; a picture without one is then left out.
+        masks: read the trimaps; an image without one is then left out.
     """
 
     root: Path

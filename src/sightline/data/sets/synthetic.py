@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sightline.data.quads import CELLS, cell_regions, compose, groups_of_four, place_masks
 from sightline.data.selection import Dataset
-from sightline.data.shapes import Shapes
+from sightline.data.shapes import Shapes, Variant
 from sightline.data.source import DATASETS, Entry, Listing, Sample, Source
 from sightline.errors import InputError
 
@@ -36,7 +36,7 @@ class SyntheticShapes(Source):
     count: int = 1000
     seed: int = 0
     size: int = 64
-    variant: Literal["clean", "shortcut", "conflict"] = "clean"
+    variant: Variant = "clean"
     evidence: Literal["label", "shortcut"] = "label"
 
     def __post_init__(self) -> None:

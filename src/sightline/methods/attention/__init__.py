@@ -1,1 +1,1 @@
-"""Attention: probabilities read, weighted by gradients, propagated through the blocks."""
+"""Attention-based methods: attention maps, weighted by gradients, aggregated over blocks."""

@@ -66,12 +66,18 @@ def read_rows(model: VisionTransformer, matrix: Tensor) -> Tensor:
     return torch.einsum("t,btf->bf", model.readout(matrix.shape[-1]).to(matrix), matrix)
 
 
-def rollout(model: VisionTransformer, images: Tensor, matrices: Sequence[Tensor]) -> Attribution:
-    """Multiply (batch, to, from) matrices from the last block down to each start layer; keep the classifier's row."""
+def rollout(
+    model: VisionTransformer, images: Tensor, matrices: Sequence[Tensor], *, normalised: bool = False
+) -> Attribution:
+    """Multiply (batch, to, from) matrices from the last block down to each start layer; keep the classifier's row.
+
+    With `normalised` that row is divided by its sum: after every block, which is the same as at the end and stays
+    finite.
+    """
     row = model.readout(matrices[-1].shape[-1]).to(matrices[-1]).expand(len(images), 1, -1)
     rows = []
     for matrix in reversed(matrices):
-        row = row @ matrix
+        row = rows_to_one(row @ matrix) if normalised else row @ matrix
         rows.append(row[:, 0])
     grid = model.grid_of(images)
     return Attribution(grid.to_map(torch.stack(rows[::-1])), grid)

@@ -76,10 +76,15 @@ def head_weights(attention: Tensor, gradient: Tensor) -> Tensor:
     return torch.where(total > 0, size / total, 1 / size.shape[-1])
 
 
-def check_steps(steps: int) -> None:
-    """Refuse fewer points than the two ends of the path."""
-    if steps < 2:
-        raise RecipeError(f"got steps={steps}; at least two are needed, the empty image and the image itself")
+class AttentionPath(MultiTarget):
+    """A method that averages attention gradients along the path to the image; a subclass has the field `steps`."""
+
+    __slots__ = ()
+    steps: int
+
+    def __post_init__(self) -> None:
+        if self.steps < 2:
+            raise RecipeError(f"got steps={self.steps}; at least two are needed, the empty image and the image itself")
 
 
 @METHODS.register(
@@ -91,7 +96,7 @@ def check_steps(steps: int) -> None:
     parity="authors' code and the copy in mda2025, random and real ViT, 1e-4; float64 1e-8",
 )
 @dataclass(frozen=True, slots=True)
-class BiAttention(MultiTarget):
+class BiAttention(AttentionPath):
     r"""Bi-Attn: rollout of importance-weighted attention times integrated gradients of the last block's attention.
 
     .. math:: A = r^\top (W \odot R), \qquad R = \prod_{\ell=L-1}^{s-1} (I + \bar A_\ell)
@@ -112,9 +117,6 @@ class BiAttention(MultiTarget):
     steps: int = 20
     start: int | None = None
     variant: Literal["head", "token"] = "head"
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps)
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
@@ -198,7 +200,7 @@ def _weighted_rollout(
     parity="code of mda2025 (its IG), real ViT, 1e-4; float64 1e-8",
 )
 @dataclass(frozen=True, slots=True)
-class AttentionIntegratedGradients(MultiTarget):
+class AttentionIntegratedGradients(AttentionPath):
     r"""Integrated gradients of the last block's attention: mean gradient on the path from a zero image to the image.
 
     .. math:: A = r^\top W
@@ -211,9 +213,6 @@ class AttentionIntegratedGradients(MultiTarget):
     """
 
     steps: int = 20
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps)
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

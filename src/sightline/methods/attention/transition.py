@@ -12,22 +12,20 @@ from torch import Tensor
 
 from sightline.methods.attention.attention import read_rows, transformer
 from sightline.methods.attention.bi_attention import (
-    check_steps,
+    AttentionPath,
     integrated_attention_gradients,
     last_attention_gradients,
 )
-from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
 
 
-class _Transition(MultiTarget):
+class _Transition(AttentionPath):
     """The classifier's row of the last attention, multiplied by earlier blocks, times the integrated gradients."""
 
     __slots__ = ()
-    steps: int
 
     @property
     @abstractmethod
@@ -91,9 +89,6 @@ class TransitionAttentionMaps(_Transition):
     start: int | None = None
     variant: Literal["paper", "mda"] = "paper"
 
-    def __post_init__(self) -> None:
-        check_steps(self.steps)
-
     @property
     def twice(self) -> bool:
         return self.variant == "mda"
@@ -128,9 +123,6 @@ class TransitionAttention(_Transition):
 
     steps: int = 20
     start: int = 0
-
-    def __post_init__(self) -> None:
-        check_steps(self.steps)
 
     @property
     def twice(self) -> bool:

@@ -63,7 +63,7 @@ class Centre:
 @METHODS.register("sobel", family="chance", cost="none", agnostic=True, parity="scipy.ndimage.sobel, 1e-5")
 @dataclass(frozen=True, slots=True)
 class Sobel:
-    r"""Edge control: the magnitude of the Sobel gradient of the image, averaged over channels.
+    r"""Edge control: the magnitude of the Sobel gradient of the image's mean over channels.
 
     .. math:: A = \sqrt{(K_x * \bar x)^2 + (K_y * \bar x)^2}
 

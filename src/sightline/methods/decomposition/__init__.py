@@ -1,1 +1,1 @@
-"""Decomposition: token vectors followed forward through the blocks."""
+"""Decomposition methods: the contributions of token vectors, propagated forward through the blocks."""

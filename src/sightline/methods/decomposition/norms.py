@@ -170,12 +170,7 @@ class GlobEnc(_RolledOut):
         return (rows_to_one(norms) + identity(norms)) / 2 if self.identity else norms
 
     def multiplied(self, model: VisionTransformer, images: Tensor, matrices: Sequence[Tensor]) -> Attribution:
-        row, rows = model.readout(matrices[-1].shape[-1]).to(matrices[-1]).expand(len(images), 1, -1), []
-        for matrix in reversed(matrices):
-            row = rows_to_one(row @ matrix)  # dividing at every block is the same as at the end, and stays finite
-            rows.append(row[:, 0])
-        grid = model.grid_of(images)
-        return Attribution(grid.to_map(torch.stack(rows[::-1])), grid)
+        return rollout(model, images, matrices, normalised=True)
 
 
 @METHODS.register(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -38,6 +38,17 @@ class FullGradTerms:
     def total(self) -> Tensor:
         """The sum of inputs and biases, shape (layer, batch): the logit, where gradients are balanced."""
         return self.inputs.sum(dim=-1) + self.biases.sum(dim=-1) + self.rest
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Concatenate the terms of consecutive batches."""
+        inputs, biases = ([getattr(part, name) for part in parts] for name in ("inputs", "biases"))
+        return cls(torch.cat(inputs, dim=1), torch.cat(biases, dim=1), torch.cat([part.rest for part in parts]))
+
+    def take(self, rows: Sequence[int]) -> Self:
+        """Return the terms of these images of the batch."""
+        chosen = list(rows)
+        return type(self)(self.inputs[:, chosen], self.biases[:, chosen], self.rest[chosen])
 
 
 def full_grad_terms(model: VisionTransformer, images: Tensor, targets: Sequence[Target]) -> list[FullGradTerms]:

@@ -1,1 +1,1 @@
-"""Activation patching: parts of an image's activations in a blank image."""
+"""Activation patching: an image's activations inserted into the forward pass of a blank image."""

@@ -1,4 +1,4 @@
-"""Causal attribution by activation patching: what a patch says when the rest of the image is blank."""
+"""CAAP: causal attribution via activation patching."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from sightline.methods.patching.cnn import CELLS, patched_logits_of_cnn, share_o
 from sightline.methods.patching.neighbourhood import Shape, check_neighbourhood
 from sightline.methods.patching.record import Patching
 from sightline.methods.patching.tokens import patched_logits
+from sightline.methods.sampling.coalitions import usual_size
 from sightline.methods.scored import Score, score_blank, score_cells, scored
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, TokenGrid
-
-USUAL = (224, 224)  # pixels, for the cost on models that take any size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,17 +48,17 @@ class PatchingDetails:
 def attributions(
     model: Adapter, logits: Tensor, blank: Tensor, grid: TokenGrid, targets: Sequence[Target], score: Score | None
 ) -> list[Attribution]:
-    """Read every target from the logits of every cell, (batch, cell, class), and of the blank, (1, class)."""
-    found = []
+    """Return each target's attribution from the logits of every cell, (batch, cell, class), and of the blank image."""
+    maps = []
     for target in (scored(target, score, model) for target in targets):
         values = score_cells(logits, target).view(1, -1, grid.height, grid.width)
-        found.append(Attribution(values, grid, details=PatchingDetails(score_blank(blank, target, len(logits)))))
-    return found
+        maps.append(Attribution(values, grid, details=PatchingDetails(score_blank(blank, target, len(logits)))))
+    return maps
 
 
 def usual_grid(model: VisionTransformer) -> TokenGrid:
-    """Return the grid on which the cost is counted."""
-    return model.grid_for(model.input_size or USUAL)
+    """Return the grid by which costs are declared."""
+    return model.grid_for(usual_size(model))
 
 
 def last_layer(last: int | None, start: int, depth: int, name: str) -> int:
@@ -80,35 +79,28 @@ def last_layer(last: int | None, start: int, depth: int, name: str) -> int:
 )
 @dataclass(frozen=True, slots=True)
 class Caap(MultiTarget):
-    r"""CAAP: the score when a patch's activations stand in an otherwise blank image.
+    r"""CAAP: causal attribution by patching each image patch's activations into the forward pass of a blank image.
 
     .. math:: A_i = s\bigl(c^*_i\bigr), \qquad
         h^l(c^*_i)_j = \begin{cases} h^l(x)_j & j \in S(i) \\ h^l(x_0)_j & \text{else} \end{cases}
         \quad l_s \le l \le l_e
 
     where :math:`h^l` are the tokens after l blocks, :math:`x_0` is the blank image and :math:`S(i)` patch i with its
-    neighbours. The class token starts as the blank image's at layer :math:`l_s` and is free from there; the patched
-    tokens are free after :math:`l_e`; blank tokens stay what they are in the blank image's own run. Class,
-    distillation and register tokens are treated alike; a classifier that pools patches pools blank and patched ones
-    together. All patches run at once, and every class comes from the same run.
-
-    On a CNN the activation after unit :math:`l_e` is mixed, position by position, on a grid of 14×14 cells.
-
-    The blank image's own run is kept with the model and not counted. `details.blank` holds its score.
-
-    Measured on ViT-Tiny/16: ``blank='mean'`` localises better than the source's white (AUPR1 +0.9 ± 0.3); the logit
-    better than the log-probability (−0.7) and the probability (−2.1 ± 0.5); radius 1 better than 2 (−3.3) and
-    0 (−5.9); :math:`l_e` of 2L/3, 5L/6 and L tie. ``frozen=True`` is the fast form, of the same quality there.
+    neighbours. Measures the causal effect of a patch's internal representation on the score. The class token starts as
+    the blank image's at layer :math:`l_s`; after :math:`l_e` the patched tokens are free as well. All patches run at
+    once, and every class comes from the same run. `details.blank` holds the score of the blank image, whose forward
+    pass is kept with the model and not counted. On a CNN the activation after unit :math:`l_e` is patched, on a grid of
+    14×14 cells. Which settings localise best: docs/guide/caap.md.
 
     Attributes:
         blank: white, black, mean (the training set's mean colour), noise (standard normal after normalisation) or
             blurred_noise.
         radius: of the neighbourhood that is patched with a patch, in patches.
         shape: of the neighbourhood: box, or manhattan for a diamond.
-        start: the first patched layer; layer l is what enters block l. On a CNN it changes nothing.
+        start: the first patched layer; layer l is the input of block l. On a CNN it changes nothing.
         last: the last patched layer, by default two thirds of the depth, rounded up; on a CNN the unit.
-        frozen: hold the patched tokens at the source image's to the end; the same as last = depth.
-        score: logit, probability or log_probability; by default whatever the target says.
+        frozen: keep the patched tokens at the source image's to the end; the same as last = depth, and faster.
+        score: logit, probability or log_probability; by default the target itself.
         seed: of the noise.
     """
 
@@ -139,12 +131,12 @@ class Caap(MultiTarget):
 
     @torch.no_grad()
     def multi_target_chosen(self, model: Adapter, images: Tensor, choose: Choose) -> list[Attribution]:
-        """Answer the targets that are chosen once the images' own logits are known; a transformer's run has them."""
+        """Explain the targets that are chosen once the images' logits are known, which a transformer's run yields."""
         transformer = with_tokens(model, "caap")
         patching = self._patching(self._last(model, transformer.depth, self.start))
-        found = patched_logits(transformer, images, patching)
+        logits = patched_logits(transformer, images, patching)
         grid = transformer.grid_of(images)
-        return attributions(model, found.cells, found.blank, grid, choose(found.clean), self.score)
+        return attributions(model, logits.cells, logits.blank, grid, choose(logits.clean), self.score)
 
     def can_choose(self, model: Adapter) -> bool:
         return not isinstance(model, Convolutional)

@@ -1,4 +1,4 @@
-"""Activation patching on a CNN: one activation, part of it the image's and the rest a blank image's."""
+"""Activation patching on a CNN: one activation, partly the image's and elsewhere a blank image's."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CELLS = (14, 14)
 
 
 def patched_logits_of_cnn(model: Convolutional, images: Tensor, patching: Patching) -> tuple[Tensor, Tensor]:
-    """Return the logits with each cell put into the blank, (batch, cell, class), and those of the blank, (1, class).
+    """Return the logits with each cell patched into the blank image, (batch, cell, class), and the blank's, (1, class).
 
-    Everything passes through the cut, so patching the units before it as well would change nothing.
+    All later units depend on this activation alone, so patching earlier units as well would change nothing.
     """
     site = model.units[patching.last - 1]
     blank, blank_logits = of_blank(

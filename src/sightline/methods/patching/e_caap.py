@@ -1,4 +1,4 @@
-"""E-CAAP: activation patching with the blank image's share of every attention computed once."""
+"""E-CAAP: activation patching with the attention to the blank image computed once."""
 
 from __future__ import annotations
 
@@ -38,25 +38,22 @@ BlankMean = Literal["attention", "uniform"]
 )
 @dataclass(frozen=True, slots=True)
 class EfficientCaap(MultiTarget):
-    r"""E-CAAP: CAAP with frozen patches, the attention to the blank image replaced by its sum.
+    r"""E-CAAP: an approximation of CAAP that aggregates the attention to the blank image into one token.
 
     .. math:: u_i = \frac{\sum_{j \in S(i) \cup P} e^{q_i k_j / \sqrt d}\, v_j + Z_i\, \bar v}
                          {\sum_{j \in S(i) \cup P} e^{q_i k_j / \sqrt d} + Z_i}, \qquad
         Z_i = \frac{T - |S(i)|}{T} \sum_j e^{q' k^0_j / \sqrt d}
 
-    is what each head hands to class token i: P are its own prefix tokens, :math:`q'` is the class token's query in the
-    blank image's run and :math:`\bar v` the mean of the blank image's values, weighted by that query's attention.
-
-    An approximation of ``caap(frozen=True)`` (correlation .997 on ViT-Tiny/16, AUPR1 the same), and no faster: what
-    both spend their time on is the MLP over one class token per patch.
+    is the attention output of each head for class token i: P are its own prefix tokens, :math:`q'` is the class token's
+    query in the blank image's run and :math:`\bar v` the mean of the blank image's values, weighted by that query's
+    attention. It approximates ``caap(frozen=True)`` at the same cost (docs/guide/caap.md has the figures).
 
     Attributes:
         blank: as in caap.
         radius: as in caap.
         shape: as in caap.
         start: as in caap.
-        blank_mean: how the blank's values are averaged: by attention, or uniform, the source's equation 9 (correlation
-            .89 with frozen CAAP, AUPR1 −2.0 ± 0.6).
+        blank_mean: how the blank image's values are averaged: by attention, or uniform, the paper's equation 9.
         score: as in caap.
         seed: of the noise.
     """
@@ -83,12 +80,12 @@ class EfficientCaap(MultiTarget):
 
     @torch.no_grad()
     def multi_target_chosen(self, model: Adapter, images: Tensor, choose: Choose) -> list[Attribution]:
-        """Answer the targets that are chosen once the images' own logits are known."""
+        """Explain the targets that are chosen once the images' own logits are known."""
         transformer = with_tokens(model, "e_caap")
         attention = partial(to_source, self.blank_mean)
-        found = patched_logits(transformer, images, self._patching(transformer), attention)
+        logits = patched_logits(transformer, images, self._patching(transformer), attention)
         grid = transformer.grid_of(images)
-        return attributions(model, found.cells, found.blank, grid, choose(found.clean), self.score)
+        return attributions(model, logits.cells, logits.blank, grid, choose(logits.clean), self.score)
 
     def can_choose(self, model: Adapter) -> bool:
         return True
@@ -103,7 +100,7 @@ class EfficientCaap(MultiTarget):
 
 
 def to_source(mean: BlankMean, copies: Copies, block: int) -> Attend:
-    """Attend to the copy's own prefix, to the source image where it is patched, and to the blank as a single token."""
+    """Attend to the copy's own prefix, to the source image where patched, and to the blank image as a single token."""
     prefix, patched = copies.model.prefix, copies.patched()
     blank_keys, blank_values = (x[block][0, :, prefix:] for x in (copies.blank.keys, copies.blank.values))
     blank_queries, keys, values = copies.blank.queries[block][0, :, :prefix], copies.keys(block), copies.values(block)

@@ -1,4 +1,4 @@
-"""Neighbourhoods: which cells go together with a cell when it is put into a blank image."""
+"""Neighbourhoods: the cells that are patched together with a cell."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_neighbourhood(radius: int, shape: str) -> None:
 
 @lru_cache(maxsize=32)
 def neighbourhoods(height: int, width: int, radius: int, shape: Shape) -> Tensor:
-    """Return who is whose neighbour, shape (cell, cell), true on the diagonal; cut off at the border of the grid.
+    """Return which cells are neighbours, shape (cell, cell), true on the diagonal; clipped at the border of the grid.
 
     >>> neighbourhoods(1, 3, 1, "box").int()
     tensor([[1, 1, 0],
@@ -38,9 +38,9 @@ def neighbourhoods(height: int, width: int, radius: int, shape: Shape) -> Tensor
 
 @lru_cache(maxsize=32)
 def by_size(height: int, width: int, radius: int, shape: Shape) -> tuple[tuple[Tensor, Tensor], ...]:
-    """Return the cells with equally many neighbours together: (cells, their neighbours), (cell,) and (cell, neighbour).
+    """Return the cells grouped by number of neighbours: (cells, their neighbours), (cell,) and (cell, neighbour).
 
-    Cells at the border have fewer; run apart, nothing has to be padded.
+    Cells at the border have fewer; run separately, nothing has to be padded.
     """
     near = neighbourhoods(height, width, radius, shape)
     counts = near.sum(dim=1)
@@ -51,18 +51,18 @@ def by_size(height: int, width: int, radius: int, shape: Shape) -> tuple[tuple[T
     return tuple(groups)
 
 
-def regions(cells: tuple[int, int], places: tuple[int, int], radius: int, shape: Shape) -> Tensor:
-    """Return which places of a finer or coarser map each cell's neighbourhood touches: (cell, height, width) booleans.
+def regions(cells: tuple[int, int], positions: tuple[int, int], radius: int, shape: Shape) -> Tensor:
+    """Return which positions of a feature map each cell's neighbourhood overlaps: (cell, height, width) booleans.
 
-    Cells and places divide the same square; a place counts when its area and the neighbourhood's overlap.
+    Cells and positions divide the same square; a position counts when its area and the neighbourhood's overlap.
     """
     near = neighbourhoods(*cells, radius, shape).float()
-    rows, columns = (_overlap(c, p) for c, p in zip(cells, places, strict=True))
+    rows, columns = (_overlap(*counts) for counts in zip(cells, positions, strict=True))
     touched = (rows[:, None, :, None] & columns[None, :, None, :]).flatten(0, 1).flatten(1)
-    return (near @ touched.float() > 0).view(-1, *places)
+    return (near @ touched.float() > 0).view(-1, *positions)
 
 
-def _overlap(cells: int, places: int) -> Tensor:
-    """Return which of equal intervals overlap which of others, shape (cell, place); in whole numbers, so exactly."""
-    cell, place = torch.arange(cells)[:, None], torch.arange(places)[None]
-    return (cell * places < (place + 1) * cells) & (place * cells < (cell + 1) * places)
+def _overlap(cells: int, positions: int) -> Tensor:
+    """Return which of `cells` equal intervals overlap which of `positions`, shape (cell, position); exact integers."""
+    cell, position = torch.arange(cells)[:, None], torch.arange(positions)[None]
+    return (cell * positions < (position + 1) * cells) & (position * cells < (cell + 1) * positions)

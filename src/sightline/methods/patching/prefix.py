@@ -1,8 +1,8 @@
-"""Copies of the prefix tokens, one set per patch, walked through the patched layers.
+"""Copies of the prefix tokens, one set per patch, run through the patched layers.
 
-A copy sees the source image's tokens at its patch's neighbourhood and the blank image's everywhere else. Those are
-given, so their keys and values come from two ordinary runs; only the copies themselves go through the blocks, all in
-one batch. Class, distillation and register tokens are all copied.
+A copy attends to the source image's tokens in its patch's neighbourhood and to the blank image's everywhere else. Their
+keys and values come from two ordinary forward passes; only the copies themselves go through the blocks, all in one
+batch. Class, distillation and register tokens are all copied.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sightline.methods.patching.record import Patching, Record
+from sightline.methods.patching.record import Activations, Patching
 from sightline.models.batch import in_batches
 from sightline.models.capture import Attend
 from sightline.models.vit.adapter import VisionTransformer
 
-TOKENS = 2048  # at once: more gain nothing on a CPU, whose caches they leave
+TOKENS = 2048  # per batch: more are not faster on a CPU, whose caches they exceed
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,15 +27,15 @@ class Copies:
 
     Attributes:
         model: the transformer.
-        blank: the blank image's run.
-        source: the images' run.
+        blank: the blank image's activations.
+        source: the images' activations.
         rows: which of those images.
         near: the tokens that are patched for each patch, (patch, token) booleans.
     """
 
     model: VisionTransformer
-    blank: Record
-    source: Record
+    blank: Activations
+    source: Activations
     rows: slice
     near: Tensor
 
@@ -48,7 +48,7 @@ class Copies:
         return self.source.values[block][self.rows]
 
     def by_image(self, x: Tensor) -> Tensor:
-        """Bring the copies of an image together: (copy, head, prefix, channel) -> (image, head, row, channel)."""
+        """Group the copies by image: (copy, head, prefix, channel) -> (image, head, row, channel)."""
         return x.view(-1, len(self.near), *x.shape[1:]).transpose(1, 2).flatten(2, 3)
 
     def by_copy(self, x: Tensor) -> Tensor:
@@ -56,10 +56,10 @@ class Copies:
         return x.view(*x.shape[:2], len(self.near), -1, x.shape[-1]).transpose(1, 2).flatten(0, 1)
 
     def patched(self) -> Tensor:
-        """Return which tokens each row sees in the source image, (row, token) booleans."""
+        """Return which tokens each row attends to in the source image, (row, token) booleans."""
         return self.near.repeat_interleave(self.model.prefix, dim=0)
 
-    def walk(self, first: int, last: int, attention: Attention) -> Tensor:
+    def run(self, first: int, last: int, attention: Attention) -> Tensor:
         """Run the copies from layer `first` to `last`: (image, patch, prefix, channel)."""
         tokens = self.blank.tokens[first][:, : self.model.prefix]
         count = len(range(*self.rows.indices(len(self.source.keys[first]))))
@@ -75,7 +75,7 @@ Attention = Callable[[Copies, int], Attend]
 
 
 def to_both(copies: Copies, block: int) -> Attend:
-    """Attend to the copy's own prefix, to the source image where it is patched, and to the blank elsewhere."""
+    """Attend to the copy's own prefix, to the source image where patched, and to the blank image elsewhere."""
     prefix, patched = copies.model.prefix, copies.patched()
     blank_keys, blank_values = copies.blank.keys[block], copies.blank.values[block]
     keys, values, taken = copies.keys(block), copies.values(block), patched.to(blank_keys)
@@ -94,8 +94,13 @@ def to_both(copies: Copies, block: int) -> Attend:
     return attend
 
 
-def walk_prefix(
-    model: VisionTransformer, blank: Record, source: Record, near: Tensor, patching: Patching, attention: Attention
+def run_prefix(
+    model: VisionTransformer,
+    blank: Activations,
+    source: Activations,
+    near: Tensor,
+    patching: Patching,
+    attention: Attention,
 ) -> Tensor:
     """Return the copies at the last patched layer, (image, patch, prefix, channel), in batches of moderate size."""
     first, last = patching.start, patching.last
@@ -103,7 +108,7 @@ def walk_prefix(
 
     def some_images(rows: slice) -> Tensor:
         def some_patches(cells: slice) -> Tensor:
-            return Copies(model, blank, source, rows, near[cells]).walk(first, last, attention)
+            return Copies(model, blank, source, rows, near[cells]).run(first, last, attention)
 
         return torch.cat(in_batches(some_patches, len(near), max(1, TOKENS // model.prefix)), dim=1)
 

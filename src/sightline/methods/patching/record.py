@@ -1,4 +1,4 @@
-"""What activation patching needs of a transformer: the plan, and what ordinary runs leave in the blocks."""
+"""Activation patching on a transformer: its settings, and recorded activations of ordinary forward passes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ KEYS_ALONE = 0.25  # of a block: keys and values without the output projection a
 
 
 @dataclass(frozen=True, eq=False)
-class Record:
-    """What a run left in each block.
+class Activations:
+    """Activations recorded in a forward pass.
 
     Attributes:
         logits: of the images, (image, class).
@@ -33,20 +33,22 @@ class Record:
     queries: dict[int, Tensor]
 
 
-def record(model: VisionTransformer, images: Tensor, layers: range, blocks: range, *, queries: bool = False) -> Record:
-    """Run the model once and keep the tokens of some layers and the keys and values of some blocks."""
+def record(
+    model: VisionTransformer, images: Tensor, layers: range, blocks: range, *, queries: bool = False
+) -> Activations:
+    """Run the model once and record the tokens of some layers and the keys and values of some blocks."""
     depth = model.depth
     tokens = {layer: f"block.{layer}.input" if layer < depth else f"block.{depth - 1}.output" for layer in layers}
-    places = ("k", "v", "q") if queries else ("k", "v")
-    heads = {place: {block: f"block.{block}.{place}" for block in blocks} for place in places}
+    names = ("k", "v", "q") if queries else ("k", "v")
+    heads = {name: {block: f"block.{block}.{name}" for block in blocks} for name in names}
     sites = [site for kind in (tokens, *heads.values()) for site in kind.values()]
-    if not sites:  # nothing is patched anywhere: the map is the blank's
-        return Record(model(images), {}, {}, {}, {})
+    if not sites:  # nothing is patched: the map is the blank image's
+        return Activations(model(images), {}, {}, {}, {})
     with model.capture(*sites) as seen:
         logits = model(images)
-    kept = {place: {block: seen[site] for block, site in kind.items()} for place, kind in heads.items()}
-    at = {layer: seen[site] for layer, site in tokens.items()}
-    return Record(logits, at, kept["k"], kept["v"], kept.get("q", {}))
+    kept = {name: {block: seen[site] for block, site in kind.items()} for name, kind in heads.items()}
+    inputs = {layer: seen[site] for layer, site in tokens.items()}
+    return Activations(logits, inputs, kept["k"], kept["v"], kept.get("q", {}))
 
 
 def reads_patches(model: VisionTransformer) -> bool:
@@ -56,7 +58,7 @@ def reads_patches(model: VisionTransformer) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Patching:
-    """Where and how to patch.
+    """Which activations are patched, and into which blank image.
 
     Attributes:
         blank: the blank image.
@@ -75,11 +77,11 @@ class Patching:
     last: int
 
     def groups(self, grid: TokenGrid) -> tuple[tuple[Tensor, Tensor], ...]:
-        """Return cells with equally many neighbours together, as `by_size` does."""
+        """Return the cells grouped by the number of their neighbours, as `by_size` does."""
         return by_size(grid.height, grid.width, self.radius, self.shape)
 
-    def blank_run(self, model: VisionTransformer, images: Tensor) -> Record:
-        """Return all that the blank image's run leaves, kept with the model."""
+    def blank_run(self, model: VisionTransformer, images: Tensor) -> Activations:
+        """Return all activations of the blank image, which are kept with the model."""
         every, blocks = range(model.depth + 1), range(model.depth)
         return of_blank(
             model,
@@ -90,8 +92,8 @@ class Patching:
             lambda image: record(model, image, every, blocks, queries=True),
         )
 
-    def source_run(self, model: VisionTransformer, images: Tensor) -> Record:
-        """Return what is patched: tokens of the last patched layer, keys and values of the blocks before it."""
+    def source_run(self, model: VisionTransformer, images: Tensor) -> Activations:
+        """Return the images' activations: tokens of the last patched layer, keys and values of the blocks before."""
         free = self.last < model.depth or reads_patches(model)
         layers = range(self.last, self.last + free)
         return record(model, images, layers, range(self.start, self.last) if model.prefix else range(0))

@@ -1,4 +1,4 @@
-"""Put a patch into a blank image, or a blank over a patch, at the input: the plain relatives of activation patching."""
+"""Simple insertion and deletion: a patch pasted into a blank image, or replaced by it, in pixels."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from sightline.methods.blank import BlankName, blank_image
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.patching.neighbourhood import Shape, check_neighbourhood, neighbourhoods
+from sightline.methods.sampling.coalitions import usual_size
 from sightline.methods.scored import Score, score_cells, scored
 from sightline.models.adapter import Adapter
 from sightline.models.batch import in_batches
@@ -19,12 +20,12 @@ from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, TokenGrid
 
-CELLS = 14
+CELLS = 14  # from top to bottom and from left to right where the model has no patches
 
 
 @dataclass(frozen=True, slots=True)
-class Pasting(MultiTarget):
-    """Mix the image with a blank one, a neighbourhood at a time; a subclass says which is pasted into which."""
+class PatchPerturbation(MultiTarget):
+    """Combine the image with a blank one, a neighbourhood at a time; a subclass says which is pasted into which."""
 
     blank: BlankName = "white"
     radius: int = 1
@@ -36,25 +37,25 @@ class Pasting(MultiTarget):
         check_neighbourhood(self.radius, self.shape)
 
     @abstractmethod
-    def _scores(self, model: Adapter, images: Tensor, masks: Tensor, blank: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _logits(self, model: Adapter, images: Tensor, masks: Tensor, blank: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the logits per cell, (batch, cell, class), and those of the image itself where they are compared."""
 
     @torch.no_grad()
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
-        grid = cells_of(model, (images.shape[-2], images.shape[-1]))
+        grid = patch_grid(model, (images.shape[-2], images.shape[-1]))
         masks = pixel_masks(grid, self.radius, self.shape).to(images.device)
-        logits, whole = self._scores(model, images, masks, blank_image(model, images, self.blank, self.seed))
-        found = []
+        logits, clean = self._logits(model, images, masks, blank_image(model, images, self.blank, self.seed))
+        attributions = []
         for target in (scored(target, self.score, model) for target in targets):
             values = score_cells(logits, target)
-            values = values if whole is None else target(whole)[:, None] - values
-            found.append(Attribution(values.view(1, -1, grid.height, grid.width), grid))
-        return found
+            values = values if clean is None else target(clean)[:, None] - values
+            attributions.append(Attribution(values.view(1, -1, grid.height, grid.width), grid))
+        return attributions
 
 
-def cells_of(model: Adapter, size: tuple[int, int]) -> TokenGrid:
+def patch_grid(model: Adapter, size: tuple[int, int]) -> TokenGrid:
     """Return a transformer's own patches; on any other model 14×14 cells, fewer on smaller images."""
     if isinstance(model, VisionTransformer):
         return model.grid_for(size)
@@ -84,11 +85,6 @@ def mixed_logits(model: Adapter, inside: Tensor, outside: Tensor, masks: Tensor)
     return torch.cat(in_batches(work, len(pairs), model.batch)).view(batch, len(masks), -1)
 
 
-def _count(model: Adapter) -> int:
-    usual = getattr(model, "usual_size", (224, 224))
-    return cells_of(model, model.input_size or usual).cells
-
-
 @METHODS.register(
     "simple_insertion",
     family="patching",
@@ -97,28 +93,28 @@ def _count(model: Adapter) -> int:
     parity="one model call per pasted image, written out, float64, 1e-12; no authors' code is public",
 )
 @dataclass(frozen=True, slots=True)
-class SimpleInsertion(Pasting):
-    r"""Simple insertion: the score of a blank image into which a patch and its neighbours are pasted.
+class SimpleInsertion(PatchPerturbation):
+    r"""Simple insertion: the score of a blank image with one patch and its neighbours pasted in.
 
     .. math:: A_i = s\bigl(m_i \odot x + (1 - m_i) \odot x_0\bigr)
 
-    with the pixels :math:`m_i` of patch i and its neighbours and the blank image :math:`x_0`. It runs on any model: on
-    a transformer's own patches, else on 14×14 cells.
+    with the pixels :math:`m_i` of patch i and its neighbours and the blank image :math:`x_0`. The input-level
+    counterpart of ``caap``. It runs on any model: on a transformer's own patches, else on 14×14 cells.
 
     Attributes:
         blank: white, black, mean, noise or blurred_noise, as in caap.
         radius: of the neighbourhood that is pasted with a patch, in patches.
         shape: of the neighbourhood: box, or manhattan for a diamond.
-        score: probability, logit or log_probability; None for whatever the target says. A target that is no single
-            class is read as it is.
+        score: probability, logit or log_probability; None for the target itself. A target that is no single class is
+            used as it is.
         seed: of the noise.
     """
 
-    def _scores(self, model: Adapter, images: Tensor, masks: Tensor, blank: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _logits(self, model: Adapter, images: Tensor, masks: Tensor, blank: Tensor) -> tuple[Tensor, Tensor | None]:
         return mixed_logits(model, images, blank, masks), None
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return Passes(_count(model))
+        return Passes(patch_grid(model, usual_size(model)).cells)
 
 
 @METHODS.register(
@@ -129,25 +125,25 @@ class SimpleInsertion(Pasting):
     parity="one model call per erased image, written out, float64, 1e-12; no authors' code is public",
 )
 @dataclass(frozen=True, slots=True)
-class SimpleDeletion(Pasting):
-    r"""Simple deletion: how far the score falls when a blank covers a patch and its neighbours.
+class SimpleDeletion(PatchPerturbation):
+    r"""Simple deletion: the drop in score when one patch and its neighbours are replaced by a blank image.
 
     .. math:: A_i = s(x) - s\bigl((1 - m_i) \odot x + m_i \odot x_0\bigr)
 
-    with the pixels :math:`m_i` of patch i and its neighbours and the blank image :math:`x_0`. The source names no sign;
-    here what matters is positive. It runs on any model: on a transformer's own patches, else on 14×14 cells.
+    with the pixels :math:`m_i` of patch i and its neighbours and the blank image :math:`x_0`. The paper names no sign;
+    here a drop is positive. It runs on any model: on a transformer's own patches, else on 14×14 cells.
 
     Attributes:
         blank: white, black, mean, noise or blurred_noise, as in caap.
         radius: of the neighbourhood that is covered with a patch, in patches.
         shape: of the neighbourhood: box, or manhattan for a diamond.
-        score: probability, logit or log_probability; None for whatever the target says. A target that is no single
-            class is read as it is.
+        score: probability, logit or log_probability; None for the target itself. A target that is no single class is
+            used as it is.
         seed: of the noise.
     """
 
-    def _scores(self, model: Adapter, images: Tensor, masks: Tensor, blank: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _logits(self, model: Adapter, images: Tensor, masks: Tensor, blank: Tensor) -> tuple[Tensor, Tensor | None]:
         return mixed_logits(model, blank, images, masks), model.predict(images)
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return Passes(_count(model) + 1)
+        return Passes(patch_grid(model, usual_size(model)).cells + 1)

@@ -1,8 +1,8 @@
-"""Activation patching on a transformer, every patch at once.
+"""Activation patching on a transformer, all patches at once.
 
-Up to the last patched layer only copies of the prefix tokens move (patching_prefix.py). After it each copy's patched
-tokens move with it: very short sequences, prefix and neighbourhood, that still see the blank image's tokens everywhere
-else. Copies with equally many patched tokens run together, so nothing is padded.
+Up to the last patched layer only copies of the prefix tokens are computed (prefix.py), one set per patch. After it each
+copy's patched tokens are computed as well: short sequences of prefix and neighbourhood, which still attend to the blank
+image's tokens everywhere else. Copies with equally many patched tokens run together, so nothing is padded.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from sightline.methods.patching.neighbourhood import neighbourhoods
-from sightline.methods.patching.prefix import TOKENS, Attention, to_both, walk_prefix
-from sightline.methods.patching.record import Patching, Record, reads_patches
+from sightline.methods.patching.prefix import TOKENS, Attention, run_prefix, to_both
+from sightline.methods.patching.record import Activations, Patching, reads_patches
 from sightline.models.batch import in_batches
 from sightline.models.capture import Attend
 from sightline.models.passes import spend
@@ -26,11 +26,11 @@ from sightline.types import TokenGrid
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PatchedLogits:
-    """What the model says.
+    """The logits that activation patching needs.
 
     Attributes:
-        cells: of each patch put into the blank, (batch, cell, class).
-        blank: of the blank, (1, class).
+        cells: with each patch patched into the blank image, (batch, cell, class).
+        blank: of the blank image, (1, class).
         clean: of the images, (batch, class).
     """
 
@@ -42,7 +42,7 @@ class PatchedLogits:
 def patched_logits(
     model: VisionTransformer, images: Tensor, patching: Patching, attention: Attention = to_both
 ) -> PatchedLogits:
-    """Put each patch into the blank; `attention` is that of the prefix tokens' copies in the patched layers."""
+    """Patch each image patch into the blank image; `attention` is that of the prefix copies in the patched layers."""
     blank = patching.blank_run(model, images)
 
     def work(rows: slice) -> tuple[Tensor, Tensor]:
@@ -57,8 +57,8 @@ def _of_images(
     model: VisionTransformer,
     images: Tensor,
     patching: Patching,
-    blank: Record,
-    source: Record,
+    blank: Activations,
+    source: Activations,
     attention: Attention,
 ) -> Tensor:
     grid, count = model.grid_of(images), len(images)
@@ -67,49 +67,53 @@ def _of_images(
     if model.prefix and patching.start < patching.last:
         near = neighbourhoods(grid.height, grid.width, patching.radius, patching.shape)
         near = torch.cat([near.new_zeros(grid.cells, model.prefix), near], dim=1).to(model.device)
-        prefix = walk_prefix(model, blank, source, near, patching, attention)
+        prefix = run_prefix(model, blank, source, near, patching, attention)
     if patching.last == model.depth and not reads_patches(model):
         return model.finish(prefix.flatten(0, 1)).view(count, grid.cells, -1)
-    return _every_cell(model, grid, patching, partial(Moving, model, blank, source, patching.last), prefix)
+    return _every_cell(model, grid, patching, partial(PatchedCopies, model, blank, source, patching.last), prefix)
 
 
 def _every_cell(
-    model: VisionTransformer, grid: TokenGrid, patching: Patching, moving: Callable[..., Moving], prefix: Tensor
+    model: VisionTransformer,
+    grid: TokenGrid,
+    patching: Patching,
+    copies_of: Callable[..., PatchedCopies],
+    prefix: Tensor,
 ) -> Tensor:
     """Finish the copies, (image, cell, prefix, channel), those with equally many patched tokens together."""
-    found, order = [], []
+    parts, order = [], []
     for cells, members in patching.groups(grid):
         pairs = torch.cartesian_prod(torch.arange(len(prefix)), torch.arange(len(cells)))
 
         def work(part: slice, pairs: Tensor = pairs, cells: Tensor = cells, members: Tensor = members) -> Tensor:
             image, cell = pairs[part].T
-            copies = moving(image.to(model.device), members[cell].to(model.device))
+            copies = copies_of(image.to(model.device), members[cell].to(model.device))
             return copies.logits(prefix[image, cells[cell]])
 
-        found += in_batches(work, len(pairs), max(1, TOKENS // (grid.prefix + members.shape[1])))
+        parts += in_batches(work, len(pairs), max(1, TOKENS // (grid.prefix + members.shape[1])))
         order.append(pairs[:, 0] * grid.cells + cells[pairs[:, 1]])
-    logits = torch.cat(found)
-    placed = torch.empty_like(logits)
-    placed[torch.cat(order).to(logits.device)] = logits
-    return placed.view(len(prefix), grid.cells, -1)
+    logits = torch.cat(parts)
+    in_order = torch.empty_like(logits)
+    in_order[torch.cat(order).to(logits.device)] = logits
+    return in_order.view(len(prefix), grid.cells, -1)
 
 
 @dataclass(frozen=True, eq=False)
-class Moving:
-    """Copies whose patched tokens move with them, equally many each.
+class PatchedCopies:
+    """Copies of the prefix tokens with their patched tokens, equally many each, after the last patched layer.
 
     Attributes:
         model: the transformer.
-        blank: the blank image's run.
-        source: the images' run.
+        blank: the blank image's activations.
+        source: the images' activations.
         last: the last patched layer.
         image: which image each copy belongs to, (copy,).
         members: its patched patches, (copy, member).
     """
 
     model: VisionTransformer
-    blank: Record
-    source: Record
+    blank: Activations
+    source: Activations
     last: int
     image: Tensor
     members: Tensor
@@ -124,7 +128,7 @@ class Moving:
         return self._pooled(self._run(tokens, model.depth))
 
     def _pooled(self, tokens: Tensor) -> Tensor:
-        """Finish whole sequences: the blank's, each copy's tokens in their places."""
+        """Finish whole sequences: the blank image's tokens, with each copy's own in their positions."""
         blank, at = self.blank.tokens[self.model.depth], self.columns[..., None].expand_as(tokens)
 
         def work(part: slice) -> Tensor:
@@ -140,7 +144,7 @@ class Moving:
         return tokens
 
     def _last_block(self, tokens: Tensor) -> Tensor:
-        """Run the last block for the prefix tokens alone: the patched ones are only looked at there."""
+        """Run the last block for the prefix tokens alone, which attend to the patched ones."""
         model, block = self.model, self.model.depth - 1
         keys, values = (x[:, :, model.prefix :] for x in model.keys_and_values(tokens, block, self.members))
         with model.attend({block: self._attention(block, keys, values)}):
@@ -148,15 +152,15 @@ class Moving:
 
     @cached_property
     def columns(self) -> Tensor:
-        """Where in a whole sequence the tokens of each copy stand, (copy, prefix + member)."""
+        """The positions of each copy's tokens in a whole sequence, (copy, prefix + member)."""
         prefix = torch.arange(self.model.prefix, device=self.members.device)
         return torch.cat([prefix.expand(len(self.members), -1), self.members + self.model.prefix], dim=1)
 
     def _attention(self, block: int, *patched: Tensor) -> Attend:
-        """Attend to the copy's own tokens, to keys and values of more of them, and to the blank's everywhere else.
+        """Attend to the copy's own tokens, to keys and values of `patched` ones, and to the blank image's elsewhere.
 
-        The scores of a copy's tokens take the places of the blank's in the scores of a whole blank sequence; their
-        weights are taken out again before the blank's values are mixed.
+        The scores of a copy's tokens replace the blank image's in the scores of a whole blank sequence; their weights
+        are set to zero before the blank image's values are averaged.
         """
         blank_keys, blank_values = self.blank.keys[block][0], self.blank.values[block][0]
 

@@ -1,1 +1,1 @@
-"""Gradients integrated along a path from a baseline to the image."""
+"""Integrals of gradients along a path from a baseline to the image."""

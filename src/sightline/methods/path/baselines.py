@@ -1,4 +1,4 @@
-"""Where a path begins: the image or representation that stands for missing information."""
+"""Baselines: the image, feature map or attention at which a path of integration begins."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from sightline.models.adapter import Adapter
 from sightline.perturb.fill import make_fill
 from sightline.seeds import generators, normal
 
-Reference = Literal["channel_min", "zero", "noise"]
-Blank = Literal["zero", "channel_min", "noise", "black", "white", "mean", "blur"]
+LayerBaseline = Literal["channel_min", "zero", "noise"]
+ImageBaseline = Literal["zero", "channel_min", "noise", "black", "white", "mean", "blur"]
 
 
-def blank_images(kind: Blank, model: Adapter, images: Tensor, seed: int) -> Tensor:
-    """Return the images at which the paths in image space begin, as the model is fed.
+def baseline_images(kind: ImageBaseline, model: Adapter, images: Tensor, seed: int) -> Tensor:
+    """Return the normalised images at which paths in image space begin.
 
-    zero is the mean colour, channel_min each channel's smallest value, noise normal with the normalised images' own
-    mean 0 and deviation 1; the others are fills.
+    zero is the mean colour, channel_min each channel's minimum, noise normal with mean 0 and standard deviation 1; the
+    others are fills.
     """
     if kind == "channel_min":
         return images.amin(dim=(-2, -1), keepdim=True).expand_as(images)
@@ -29,21 +29,24 @@ def blank_images(kind: Blank, model: Adapter, images: Tensor, seed: int) -> Tens
     return make_fill(kind)(model, images)
 
 
-def reference_map(kind: Reference, maps: Tensor, images: Tensor, rows: Sequence[int], seed: int) -> Tensor:
-    """Return the reference of feature maps (point, channel, height, width), of which `rows` tells the image.
+def baseline_map(kind: LayerBaseline, maps: Tensor, images: Tensor, rows: Sequence[int], seed: int) -> Tensor:
+    """Return the baseline of feature maps (point, channel, height, width); `rows` is the image of each point.
 
-    channel_min is each channel's smallest value; noise is normal with each channel's mean and deviation.
+    channel_min is each channel's minimum; noise is normal with each channel's mean and standard deviation.
     """
     if kind == "zero":
         return torch.zeros_like(maps)
     if kind == "channel_min":
         return maps.amin(dim=(-2, -1), keepdim=True).expand_as(maps)
-    mean, deviation = (f(maps, dim=(-2, -1), keepdim=True) for f in (torch.mean, _deviation))
+    mean = torch.mean(maps, dim=(-2, -1), keepdim=True)
+    deviation = torch.std(maps, dim=(-2, -1), correction=0, keepdim=True)
     return mean + deviation * noise_like(maps, images, rows, seed)
 
 
-def reference_attention(kind: Reference, attention: Tensor, images: Tensor, rows: Sequence[int], seed: int) -> Tensor:
-    """Return the reference of attention probabilities (point, head, to, from).
+def baseline_attention(
+    kind: LayerBaseline, attention: Tensor, images: Tensor, rows: Sequence[int], seed: int
+) -> Tensor:
+    """Return the baseline of attention probabilities (point, head, to, from); `rows` is the image of each point.
 
     channel_min is each head's smallest probability; noise a random attention whose rows sum to one.
     """
@@ -58,7 +61,3 @@ def noise_like(points: Tensor, images: Tensor, rows: Sequence[int], seed: int) -
     """Draw normal numbers of each point's shape; all points of an image get the same, whatever the batch."""
     drawn = {row: normal(points[0], generators(seed, images[row : row + 1])[0]) for row in sorted(set(rows))}
     return torch.stack([drawn[row] for row in rows])
-
-
-def _deviation(maps: Tensor, dim: tuple[int, int], keepdim: bool) -> Tensor:
-    return torch.std(maps, dim=dim, correction=0, keepdim=keepdim)

@@ -1,4 +1,4 @@
-"""Blur integrated gradients: a path along which the image gains its details, coarse ones first."""
+"""Blur integrated gradients: integrated gradients along a path of decreasing blur."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sightline.models.batch import in_batches
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
-SLIGHTLY = 0.01  # the widening by which the change of the blur is measured
+STEP = 0.01  # in the standard deviation of the blur, for the finite difference
 
 
 @METHODS.register(
@@ -31,15 +31,15 @@ SLIGHTLY = 0.01  # the widening by which the change of the blur is measured
 )
 @dataclass(frozen=True, slots=True)
 class BlurIntegratedGradients(MultiTarget):
-    r"""Integrated gradients along the path from a blurred image to the image.
+    r"""Blur integrated gradients: gradients integrated along a path of decreasing blur; needs no baseline image.
 
     .. math:: A_i = -\sum_c \sum_{k=1}^{n-1} (\sigma_{k+1} - \sigma_k)\,
         \frac{\partial s}{\partial x_{i,c}}(G_{\sigma_k} x)\,
         \frac{(G_{\sigma_k + h}\, x - G_{\sigma_k} x)_{i,c}}{h}, \qquad \sigma_k = \frac{k\,\sigma}{n}
 
-    with :math:`G` a Gaussian blur of the normalised image (the mean colour around it, four deviations wide) and h =
-    0.01. The sharp end of the path, k = 0, adds nothing: the blur sets in with slope zero. The sum stands for
-    :math:`s(x) - s(G_\sigma x)`, so no reference colour is needed: what is missing at the start is detail.
+    with :math:`G` a Gaussian blur of the normalised image (padded with the mean colour, truncated at four deviations)
+    and h = 0.01. The sharp end of the path, k = 0, adds nothing, because the derivative of the blur is zero there. The
+    sum approximates :math:`s(x) - s(G_\sigma x)`: the path begins at the blurred image instead of a constant colour.
 
     Attributes:
         steps: points on the path, the sharp end included.
@@ -61,16 +61,16 @@ class BlurIntegratedGradients(MultiTarget):
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         widths = self._widths()
-        exact = images.cpu().double()  # a difference of two blurs, a hundredth apart, loses four digits
+        exact = images.cpu().double()  # the finite difference of two blurs loses four digits
         pairs = [(row, step) for step in range(1, self.steps) for row in range(len(images))]
         totals = [torch.zeros_like(exact) for _ in targets]
 
         def work(part: slice) -> None:
             rows = [row for row, _ in pairs[part]]
             blurred = torch.stack([blur(exact[row], widths[step]) for row, step in pairs[part]])
-            wider = torch.stack([blur(exact[row], widths[step] + SLIGHTLY) for row, step in pairs[part]])
+            wider = torch.stack([blur(exact[row], widths[step] + STEP) for row, step in pairs[part]])
             lengths = torch.tensor([widths[step] - widths[step + 1] for _, step in pairs[part]], dtype=torch.float64)
-            change = (wider - blurred) / SLIGHTLY * lengths[:, None, None, None]
+            change = (wider - blurred) / STEP * lengths[:, None, None, None]
             for total, gradient in zip(totals, _gradients(model, blurred.to(images), targets, rows), strict=True):
                 total.index_add_(0, torch.tensor(rows), change * gradient.cpu().double())
 
@@ -90,7 +90,7 @@ def _gradients(model: Adapter, points: Tensor, targets: Sequence[Target], rows: 
     with torch.enable_grad():
         logits = model(pixels)
         scores = [target.take(rows)(logits) for target in targets]
-    return [found["image"] for found in model.gradients_each(scores, {"image": pixels})]
+    return [gradients["image"] for gradients in model.gradients_each(scores, {"image": pixels})]
 
 
 def blur(image: Tensor, sigma: float) -> Tensor:
@@ -101,11 +101,11 @@ def blur(image: Tensor, sigma: float) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _blur_matrix(size: int, sigma: float) -> Tensor:
-    """Return the matrix that blurs a line of `size` pixels; its kernel ends four deviations from the middle."""
+    """Return the matrix that blurs a line of `size` pixels; its kernel is truncated at four deviations."""
     radius = int(4 * sigma + 0.5)
-    place = torch.arange(size, dtype=torch.float64)
-    apart = (place[:, None] - place).abs()
-    reach = torch.arange(-radius, radius + 1, dtype=torch.float64)
-    narrow = max(sigma, 1e-3)  # whose kernel is a single pixel, as no blur's is
-    kernel = torch.where(apart <= radius, (-0.5 * (apart / narrow) ** 2).exp(), 0.0)
-    return kernel / (-0.5 * (reach / narrow) ** 2).exp().sum()
+    position = torch.arange(size, dtype=torch.float64)
+    distance = (position[:, None] - position).abs()
+    offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    deviation = max(sigma, 1e-3)  # with 1e-3 the kernel is a single pixel, as without a blur
+    kernel = torch.where(distance <= radius, (-0.5 * (distance / deviation) ** 2).exp(), 0.0)
+    return kernel / (-0.5 * (offsets / deviation) ** 2).exp().sum()

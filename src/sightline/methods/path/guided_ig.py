@@ -1,4 +1,4 @@
-"""Guided integrated gradients: a path that moves the pixels first to which the score hardly responds."""
+"""Guided integrated gradients: an adaptive path that moves pixels with small gradients first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sightline.perturb.fill import make_fill
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
-CLOSE = 1e-9
+CLOSE = 1e-9  # distances that differ by less are the same
 
 
 @METHODS.register(
@@ -29,24 +29,23 @@ CLOSE = 1e-9
 )
 @dataclass(frozen=True, slots=True)
 class GuidedIntegratedGradients:
-    r"""Integrated gradients along a path that avoids steep places.
+    r"""Guided integrated gradients: an adaptive path that moves pixels with small gradients first, to reduce noise.
 
     .. math:: A_i = \sum_c \sum_{t=0}^{n-1}
         \frac{\partial s}{\partial x_{i,c}}(x^t)\,\bigl(x^{t+1}_{i,c} - x^t_{i,c}\bigr), \qquad
         \lVert x - x^t \rVert_1 = \Bigl(1 - \frac tn\Bigr) \lVert x - x' \rVert_1
 
-    from the reference :math:`x^0 = x'` to the image :math:`x^n = x`. In every step the values with the smallest
-    :math:`\lvert \partial s / \partial x \rvert` move, as far as the step has to go, none straying from the straight
-    line by more than `distance` of its length. Complete, up to the error of the sum that stands for the integral,
-    which grows with `distance`: in a wide corridor a value goes its whole way in one step. ``distance=0`` is ``ig``
-    with left sums. Which values move is decided by comparing gradients: give a float64 model where two runs must agree
-    to the last digit.
+    from the baseline :math:`x^0 = x'` to the image :math:`x^n = x`. In every step the values with the smallest
+    :math:`\lvert \partial s / \partial x \rvert` move until the L1 distance is that of the formula, none deviating from
+    the straight line by more than `distance` of its length. Complete, up to the error of the sum, which grows with
+    `distance`: in a wide corridor a value moves all the way in one step. ``distance=0`` is ``ig`` with left sums. Which
+    values move is decided by comparing gradients: use a float64 model where two runs must agree to the last digit.
 
     Attributes:
-        steps: gradients taken, one after another.
-        fraction: how many of the values move first, the rest following only when these have arrived.
-        distance: how far a value may run ahead of the straight line or fall behind it, as a share of its way.
-        blank: the reference: zero (the mean colour), black, white, mean or blur.
+        steps: number of gradients, taken one after another.
+        fraction: the fraction of values that move first; the others move when these have reached the corridor's end.
+        distance: how far a value may deviate from the straight line, as a fraction of its length.
+        blank: the baseline: zero (the mean colour), black, white, mean or blur.
     """
 
     steps: int = 200
@@ -63,16 +62,16 @@ class GuidedIntegratedGradients:
                 raise RecipeError(f"got {name}={value}; a share between 0 and 1 is needed")
 
     def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
-        blank = make_fill(self.blank)(model, images)
-        walks = [
-            _Walk(end.flatten().cpu().double(), start.flatten().cpu().double(), self.fraction)
-            for end, start in zip(images, blank, strict=True)
+        baselines = make_fill(self.blank)(model, images)
+        paths = [
+            _Path(image.flatten().cpu().double(), baseline.flatten().cpu().double(), self.fraction)
+            for image, baseline in zip(images, baselines, strict=True)
         ]
         for step in range(1, self.steps + 1):
-            gradients = self._gradients(model, torch.stack([walk.x for walk in walks]), images, target)
-            for walk, gradient in zip(walks, gradients, strict=True):
-                walk.step(gradient.flatten().cpu().double(), step / self.steps, self.distance)
-        total = torch.stack([walk.total for walk in walks]).unflatten(1, images.shape[1:])
+            gradients = self._gradients(model, torch.stack([path.x for path in paths]), images, target)
+            for path, gradient in zip(paths, gradients, strict=True):
+                path.step(gradient.flatten().cpu().double(), step / self.steps, self.distance)
+        total = torch.stack([path.total for path in paths]).unflatten(1, images.shape[1:])
         return Attribution(total.sum(dim=1)[None].to(images), pixel_grid(images))
 
     def _gradients(self, model: Adapter, points: Tensor, images: Tensor, target: Target) -> Tensor:
@@ -90,34 +89,34 @@ class GuidedIntegratedGradients:
         return Passes(self.steps, self.steps)
 
 
-class _Walk:
-    """One image's way from the reference, in double precision: where it is, and what it has collected.
+class _Path:
+    """One image's path from the baseline, in double precision.
 
     Attributes:
-        x: where the walk is.
+        x: the current point.
         total: the contributions so far.
     """
 
-    def __init__(self, end: Tensor, start: Tensor, fraction: float) -> None:
-        self.x, self.total = start.clone(), torch.zeros_like(end)
-        self._end, self._start = end, start
-        self._length = float((end - start).abs().sum())
-        self._place = 1 + int((len(end) - 1) * fraction)  # in order of size, of the largest gradient that may move
+    def __init__(self, image: Tensor, baseline: Tensor, fraction: float) -> None:
+        self.x, self.total = baseline.clone(), torch.zeros_like(image)
+        self._image, self._baseline = image, baseline
+        self._length = float((image - baseline).abs().sum())
+        self._rank = 1 + int((len(image) - 1) * fraction)  # of the largest gradient whose value may move
 
     def step(self, gradient: Tensor, share: float, distance: float) -> None:
-        """Move until `share` of the way is behind, within a corridor around the straight line."""
+        """Move until `share` of the path is done, within a corridor around the straight line."""
         before = self.x.clone()
         latest, farthest = (self._line(a) for a in (max(share - distance, 0.0), min(share + distance, 1.0)))
-        left = self._length * (1 - share)
+        remaining = self._length * (1 - share)
         self._catch_up(latest)
         size = gradient.abs()
-        while self._ahead(left):
+        while self._to_go(remaining):
             size[self.x == farthest] = math.inf
-            chosen = (size <= size.kthvalue(self._place).values) & (size != math.inf)
+            chosen = (size <= size.kthvalue(self._rank).values) & (size != math.inf)
             reach = float((self.x - farthest).abs()[chosen].sum())
             if not reach:
-                break  # everybody is as far as the corridor goes
-            part = min(self._ahead(left) / reach, 1.0)
+                break  # every value is at the end of its corridor
+            part = min(self._to_go(remaining) / reach, 1.0)
             moved = farthest if part == 1 else self.x + (farthest - self.x) * part
             self.x = torch.where(chosen, moved, self.x)
             if part < 1:
@@ -125,14 +124,14 @@ class _Walk:
         self.total += (self.x - before) * gradient
 
     def _line(self, share: float) -> Tensor:
-        return self._start + (self._end - self._start) * share
+        return self._baseline + (self._image - self._baseline) * share
 
     def _catch_up(self, latest: Tensor) -> None:
-        """Bring forward whatever fell behind the corridor."""
-        behind = (self._end - self.x).abs() > (self._end - latest).abs()
+        """Move the values that fell behind the corridor to its beginning."""
+        behind = (self._image - self.x).abs() > (self._image - latest).abs()
         self.x = torch.where(behind, latest, self.x)
 
-    def _ahead(self, left: float) -> float:
-        """Return how much of the way is still to go in this step, zero when it is as good as nothing."""
-        now = float((self._end - self.x).abs().sum())
-        return 0.0 if math.isclose(left, now, rel_tol=CLOSE, abs_tol=CLOSE) else max(now - left, 0.0)
+    def _to_go(self, remaining: float) -> float:
+        """Return the L1 distance still to move in this step, zero up to rounding."""
+        now = float((self._image - self.x).abs().sum())
+        return 0.0 if math.isclose(remaining, now, rel_tol=CLOSE, abs_tol=CLOSE) else max(now - remaining, 0.0)

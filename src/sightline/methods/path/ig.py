@@ -1,4 +1,4 @@
-"""Integrals of the gradient along a path from a reference to the image."""
+"""Integrated gradients along the straight line from a baseline to the image."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from sightline.types import Attribution, Passes, Target, pixel_grid
 )
 @dataclass(frozen=True, slots=True)
 class IntegratedGradients(MultiTarget):
-    r"""Integrated gradients along the straight line from a reference.
+    r"""Integrated gradients: the gradient integrated along the straight line from a baseline to the image.
 
     .. math:: A_i = \sum_d (x_{i,d} - x'_{i,d})
         \int_0^1 \frac{\partial s}{\partial x_{i,d}}\bigl(x' + t\,(x - x')\bigr)\,dt
 
-    Complete: the map sums to :math:`s(x) - s(x')`, up to the error of the sum that stands for the integral.
+    Complete: the map sums to :math:`s(x) - s(x')`, up to the error of the quadrature.
 
     Attributes:
         steps: points on the path.
-        rule: how they lie: gauss_legendre, right (k/n) or trapezoid.
-        blank: the reference: zero (the mean colour), black, white, mean or blur.
+        rule: the quadrature: gauss_legendre, right (k/n) or trapezoid.
+        blank: the baseline: zero (the mean colour), black, white, mean or blur.
         at: pixels, or tokens for the straight line between the two images' tokens.
     """
 
@@ -57,20 +57,20 @@ class IntegratedGradients(MultiTarget):
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
-        blank = make_fill(self.blank)(model, images)
+        baseline = make_fill(self.blank)(model, images)
         if self.at == "pixels":
-            found = self.integrals(model, images, blank, targets)
-            return [Attribution(values.sum(dim=1)[None], pixel_grid(images)) for values in found]
+            integrals = self.integrals(model, images, baseline, targets)
+            return [Attribution(values.sum(dim=1)[None], pixel_grid(images)) for values in integrals]
         if not isinstance(model, VisionTransformer) or "tokens" not in model.offers:
             raise UnsupportedModel(f"the blocks of {model.name} cannot be run from given tokens; write at='pixels'")
-        found = self.integrals(model, model.start(images), model.start(blank), targets)
+        integrals = self.integrals(model, model.start(images), model.start(baseline), targets)
         grid = model.grid_of(images)
-        return [Attribution(grid.to_map(values.sum(dim=-1))[None], grid) for values in found]
+        return [Attribution(grid.to_map(values.sum(dim=-1))[None], grid) for values in integrals]
 
-    def integrals(self, model: Adapter, end: Tensor, start: Tensor, targets: Sequence[Target]) -> list[Tensor]:
-        """Sum weighted gradients over the path, in batches of images and steps; channels are kept."""
+    def integrals(self, model: Adapter, end: Tensor, baseline: Tensor, targets: Sequence[Target]) -> list[Tensor]:
+        """Return the integral of each target from baseline to end, in batches of images and steps; channels kept."""
         nodes, weights = (x.to(end) for x in quadrature(self.rule, self.steps))
-        difference = end - start
+        difference = end - baseline
         pairs = [(row, step) for row in range(len(end)) for step in range(self.steps)]
         totals = [torch.zeros_like(difference) for _ in targets]
 
@@ -78,7 +78,7 @@ class IntegratedGradients(MultiTarget):
             rows = torch.tensor([row for row, _ in pairs[part]], device=end.device)
             steps = torch.tensor([step for _, step in pairs[part]], device=end.device)
             shape = (-1, *[1] * (end.ndim - 1))
-            points = start[rows] + nodes[steps].view(shape) * difference[rows]
+            points = baseline[rows] + nodes[steps].view(shape) * difference[rows]
             gradients = self._gradients(model, points, [target.take(rows.tolist()) for target in targets])
             for total, gradient in zip(totals, gradients, strict=True):
                 total.index_add_(0, rows, gradient * weights[steps].view(shape))
@@ -95,7 +95,7 @@ class IntegratedGradients(MultiTarget):
                 assert isinstance(model, VisionTransformer)
                 logits = model.finish(model.run(points))
             scores = [target(logits) for target in targets]
-        return [found["image"] for found in model.gradients_each(scores, {"image": points})]
+        return [gradients["image"] for gradients in model.gradients_each(scores, {"image": points})]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(self.steps, self.steps * count)

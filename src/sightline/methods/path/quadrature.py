@@ -1,4 +1,4 @@
-"""Nodes and weights on [0, 1] for path integrals."""
+"""Quadrature rules on [0, 1] for path integrals."""
 
 from __future__ import annotations
 

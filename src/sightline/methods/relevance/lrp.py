@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -56,6 +56,15 @@ class Conservation:
         """The rest: zero but for rounding, unless a sum passes all relevance to every summand."""
         return self.start - self.map - self.biases - self.stabiliser
 
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Concatenate those of consecutive batches."""
+        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+    def take(self, rows: Sequence[int]) -> Self:
+        """Return those of these images of the batch."""
+        return type(self)(*(getattr(self, field.name)[list(rows)] for field in fields(self)))
+
 
 @METHODS.register(
     "lrp",
@@ -79,7 +88,7 @@ class Lrp(MultiTarget):
     starting from :math:`R = z_c\, \partial s / \partial z_c` at the logits: the logit itself for ``Logit``. A composite
     assigns a rule to each kind of layer :cite:p:`montavon2019`. Relevance is conserved but for what biases and the
     stabiliser absorb; ``details`` of a CNN's attribution says how much. A network with a layer that has no rule is
-    refused. Layer norms have a rule of ConvNeXt's, for which no rules are agreed upon: experimental.
+    refused. That of layer norms is ConvNeXt's, for which no rules are agreed upon: experimental.
 
     A plain vision transformer has the rules of ``t_attr``. Warning: they are numerically unstable, and at the pixels of
     a deep model float32 and float64 give different maps; ``libra(ixg(at='pixels'), preset='attn_lrp')`` is stable.

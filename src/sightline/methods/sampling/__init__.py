@@ -1,1 +1,1 @@
-"""Black-box methods: the image perturbed many times, the answers combined."""
+"""Perturbation methods, most of them black-box: the scores of many masked or perturbed images, combined."""

@@ -1,4 +1,4 @@
-"""AtMan: what happens to the prediction when every attention is kept from looking at a patch."""
+"""AtMan: attention manipulation."""
 
 from __future__ import annotations
 
@@ -36,24 +36,23 @@ Rows = Literal["patches", "all"]
 )
 @dataclass(frozen=True, slots=True)
 class AttentionManipulation(MultiTarget):
-    r"""AtMan: suppress the attention that a patch gets, everywhere at once, and see what the class loses.
+    r"""AtMan, attention manipulation: the increase in loss when attention to a patch is suppressed in all blocks.
 
     .. math:: A_j = \log p(x) - \log p(x \mid S \leftarrow \tilde S^{(j)}), \qquad
         \tilde S^{(j)}_{tk} = \bigl(S_{tk} - \min_{k'} S_{tk'}\bigr)\, F_{jk}
 
     :math:`S` are the attention scores before the softmax, of every block and head. :math:`F_{jk}` is `factor` at
-    the patch itself and one elsewhere; patches that look like it, by the cosine :math:`c_{jk}` of the tokens that enter
-    the first block, are suppressed along with it when :math:`c_{jk} \geq \kappa`:
-    :math:`F_{jk} = f + (1 - f)(1 - c_{jk})`. Prefix tokens are never suppressed, and the rows of those that the
-    classifier reads (class and distillation token) stay as they are: what a patch tells the other patches is
-    suppressed, what the classifier looks at is not.
+    the patch itself and one elsewhere; similar patches, by the cosine :math:`c_{jk}` of the tokens that enter the first
+    block, are suppressed with it when :math:`c_{jk} \geq \kappa`: :math:`F_{jk} = f + (1 - f)(1 - c_{jk})`. Prefix
+    tokens are never suppressed, and the rows of those that the classifier reads (class and distillation token) stay
+    unchanged: attention between patches is suppressed, that of the class token is not. Gradient-free.
 
     Attributes:
-        factor: what the scores of a suppressed patch are multiplied by.
-        kappa: the cosine from which on other patches are suppressed too; None suppresses each patch alone.
-        variant: whose looks are kept from a patch: "patches", or "all" for the class token's too, as the authors' code
-            for language models has it.
-        score: what is read of the class: log_probability (the paper's cross-entropy), probability or logit.
+        factor: the factor on the attention scores of a suppressed patch.
+        kappa: the cosine similarity from which on other patches are suppressed too; None suppresses each patch alone.
+        variant: whose attention to the patch is suppressed: "patches", or "all" for the class token's too, as in the
+            authors' code for language models.
+        score: the score of the class: log_probability (the paper's cross-entropy), probability or logit.
     """
 
     factor: float = 0.1
@@ -73,16 +72,16 @@ class AttentionManipulation(MultiTarget):
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         model = transformer(model)
-        readers = [scored(target, self.score, model) for target in targets]
-        found = in_batches(lambda rows: _tokens_and_logits(model, images[rows]), len(images), model.batch)
-        tokens, clean = torch.cat([x for x, _ in found]), torch.cat([x for _, x in found])
+        score_targets = [scored(target, self.score, model) for target in targets]
+        batches = in_batches(lambda rows: _tokens_and_logits(model, images[rows]), len(images), model.batch)
+        tokens, clean = (torch.cat(part) for part in zip(*batches, strict=True))
         factors = suppression(tokens, model.prefix, self.factor, self.kappa)
-        spared = model.heads_of_pool if self.variant == "patches" else ()
-        left = suppressed_scores(model, tokens, factors, readers, spared)
-        whole = torch.stack([read_scores(model, reader, clean) for reader in readers])
+        unchanged = model.heads_of_pool if self.variant == "patches" else ()
+        suppressed = suppressed_scores(model, tokens, factors, score_targets, unchanged)
+        scores = torch.stack([read_scores(model, target, clean) for target in score_targets])
         grid = model.grid_of(images)
-        lost = (whole[..., None] - left).unflatten(2, (grid.height, grid.width))
-        return [Attribution(values[None], grid) for values in lost]
+        drops = (scores[..., None] - suppressed).unflatten(2, (grid.height, grid.width))
+        return [Attribution(values[None], grid) for values in drops]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1 + usual_grid(transformer(model)).cells)
@@ -95,24 +94,24 @@ def _tokens_and_logits(model: VisionTransformer, images: Tensor) -> tuple[Tensor
 
 
 def suppression(tokens: Tensor, prefix: int, factor: float, kappa: float | None) -> Tensor:
-    """Return what the scores of every token are multiplied by when a patch is suppressed: (batch, patch, token)."""
+    """Return the factor on the attention scores of every token when a patch is suppressed: (batch, patch, token)."""
     patches = tokens.shape[1] - prefix
     itself = torch.eye(patches, dtype=tokens.dtype, device=tokens.device).expand(len(tokens), -1, -1)
-    likeness = itself
+    similarity = itself
     if kappa is not None:
         directions = F.normalize(tokens[:, prefix:], dim=-1)
         cosines = (directions @ directions.transpose(1, 2)).clamp(max=1)
-        # a patch is like itself whatever rounding says; one below kappa is not alike at all
-        likeness = torch.where(itself > 0, itself, cosines.masked_fill(cosines < kappa, 0.0))
-    return F.pad(factor + (1 - factor) * (1 - likeness), (prefix, 0), value=1.0)
+        # exactly one for the patch itself, whatever rounding says; zero below kappa
+        similarity = torch.where(itself > 0, itself, cosines.masked_fill(cosines < kappa, 0.0))
+    return F.pad(factor + (1 - factor) * (1 - similarity), (prefix, 0), value=1.0)
 
 
 def suppressed_scores(
-    model: VisionTransformer, tokens: Tensor, factors: Tensor, targets: Sequence[Target], spared: Sequence[int]
+    model: VisionTransformer, tokens: Tensor, factors: Tensor, targets: Sequence[Target], unchanged: Sequence[int]
 ) -> Tensor:
     """Return the targets' values with each patch's factors applied to every attention: (target, batch, patch).
 
-    Rows of the tokens in `spared` stay as they are.
+    The rows of the tokens in `unchanged` keep their attention scores.
     """
     patches = factors.shape[1]
 
@@ -122,12 +121,12 @@ def suppressed_scores(
 
         def suppress(scores: Tensor) -> Tensor:
             changed = (scores - scores.amin(dim=-1, keepdim=True)) * columns
-            changed[:, :, list(spared)] = scores[:, :, list(spared)]
+            changed[:, :, list(unchanged)] = scores[:, :, list(unchanged)]
             return changed
 
         with model.edit(dict.fromkeys(model.every("scores"), suppress)):
             logits = model.finish(model.run(tokens[rows]))
         return torch.stack([read_scores(model, target.take(rows), logits) for target in targets])
 
-    found = torch.cat(in_batches(work, factors.shape[0] * patches, model.batch), dim=1)
-    return found.view(len(targets), *factors.shape[:2])
+    values = torch.cat(in_batches(work, factors.shape[0] * patches, model.batch), dim=1)
+    return values.view(len(targets), *factors.shape[:2])

@@ -1,4 +1,4 @@
-"""Extremal perturbation: of all smooth masks of an area, the one that does most to the score."""
+"""Extremal perturbation: the smooth mask of a fixed area that has the largest effect on the score."""
 
 from __future__ import annotations
 
@@ -36,30 +36,31 @@ WEIGHT, GROWTH = 300.0, 1.0035  # of the area term, at the first step and per st
 )
 @dataclass(frozen=True, slots=True)
 class ExtremalPerturbation:
-    r"""Extremal perturbation: the smooth mask of a given area that keeps, or takes away, most of the score.
+    r"""Extremal perturbation: the smooth mask of a fixed area that maximises, or when removed minimises, the score.
 
     .. math:: A = \sum_a m_a, \qquad m_a = \arg\max_m\; s(m \otimes x)
         - \lambda_t \operatorname{mean}\bigl(\operatorname{sort}(m) - r_a\bigr)^2
 
-    :math:`m \otimes x` is the image where the mask is one and ever more blurred where it is less; :math:`r_a` is zero
-    for all but the largest share :math:`a`, where it is one, so the mask is pressed to have that area and hard edges.
-    Masks are drawn by a coarse lattice of parameters through a smooth kernel, start from showing everything, and climb
-    for so many steps; every other step sees the image mirrored. Nothing is drawn at random. As in the authors' program
-    the area is taken over the image and a margin around it, and the mask is that of the parameters before the last
-    step. The lengths are in pixels, and chosen for images of 224.
+    :math:`m \otimes x` is the image, blurred the more the smaller the mask is; :math:`r_a` is zero for all but the
+    largest share :math:`a` of the pixels, where it is one, so the penalty drives the mask to that area and to hard
+    edges. Masks are parametrised on a coarse lattice through a smooth kernel, start at one everywhere, and are
+    optimised by gradient ascent with momentum; every other step sees the image mirrored. Nothing is random. As in the
+    authors' program the area is taken over the image and a margin around it, and the mask is that of the parameters
+    before the last step. Lengths are in pixels, and chosen for images of 224.
 
-    The map is a sum of masks: nearly flat inside, so it ranks areas rather than pixels; give several areas for more
-    grades. Never negative. The search sorts pixels of equal value, so rounding steers it: single and double precision
-    end in masks that differ in places by half their height, while the same precision repeats itself.
+    The map is a sum of nearly binary masks, so it ranks regions rather than pixels; give several areas for more levels.
+    Never negative. The area penalty sorts pixels of equal value, so it is sensitive to rounding: masks in single and
+    double precision differ by up to half their height in places, while the same precision is reproducible.
 
     Attributes:
         areas: shares of the image that masks cover, one mask each.
-        steps: of the search.
-        variant: preserve what gives the score, delete what takes it away, or dual: the difference of both.
-        contrastive: reward the class for its lead over the best other class, not for its score alone.
+        steps: of the optimisation.
+        variant: preserve maximises the score of the masked image, delete minimises it with the mask removed, or dual:
+            the difference of both.
+        contrastive: optimise the class's margin over the best other class instead of its score.
         stride: pixels between two parameters of the mask.
         sigma: reach of a parameter, in pixels; no less than the stride.
-        levels: of blur.
+        levels: how many levels of blur.
         blur: the strongest, a Gaussian's standard deviation in pixels.
         smooth: blur of the final masks, as a share of the image's shorter side; the authors' pointing game has 0.09.
     """
@@ -97,7 +98,7 @@ class ExtremalPerturbation:
 
     def masks(self, model: Adapter, images: Tensor, target: Target) -> Tensor:
         """Return the masks of the areas before smoothing, shape (batch, area, height, width)."""
-        target = leading(target) if self.contrastive else target
+        target = margin_of(target) if self.contrastive else target
         lattice = Lattice((images.shape[-2], images.shape[-1]), self.stride, self.sigma)
         size = max(1, min(model.batch, AT_ONCE // lattice.numbers()) // len(self.areas))
 
@@ -112,7 +113,7 @@ class ExtremalPerturbation:
     def search(
         self, model: Adapter, images: Tensor, target: Target, lattice: Lattice
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Give the parameters and their masks at each step; images, and targets, are repeated for each area."""
+        """Yield the parameters and their masks at each step; images and targets are repeated for each area."""
         exact = full_precision(images)
         blurred = pyramid(exact, self.levels, self.blur)
         areas = torch.tensor(self.areas, dtype=torch.float64).repeat(len(images) // len(self.areas))
@@ -123,15 +124,17 @@ class ExtremalPerturbation:
                 parameters = parameters.detach().clone().requires_grad_()
                 full = lattice.draw(parameters, weights)
                 masks = lattice.crop(full)
-                shown = self._shown(blurred, masks)
+                perturbed = self._perturbed(blurred, masks)
                 penalty = WEIGHT * GROWTH**step * area_penalty(full, areas).sum()
-            pull = self._pull(model, shown.to(images.dtype), target, mirrored=step % 2 == 0)
-            (uphill,) = torch.autograd.grad([shown, penalty], parameters, [-pull.to(shown), torch.ones_like(penalty)])
+            reward = self._reward_gradient(model, perturbed.to(images.dtype), target, mirrored=step % 2 == 0)
+            (gradient,) = torch.autograd.grad(
+                [perturbed, penalty], parameters, [-reward.to(perturbed), torch.ones_like(penalty)]
+            )
             yield parameters.detach(), masks
-            velocity = uphill if velocity is None else MOMENTUM * velocity + (1 - DAMPENING) * uphill
+            velocity = gradient if velocity is None else MOMENTUM * velocity + (1 - DAMPENING) * gradient
             parameters = (parameters.detach() - RATE * velocity).clamp(0, 1)
 
-    def _shown(self, blurred: Tensor, masks: Tensor) -> Tensor:
+    def _perturbed(self, blurred: Tensor, masks: Tensor) -> Tensor:
         match self.variant:
             case "preserve":
                 return blend(blurred, masks)
@@ -140,9 +143,9 @@ class ExtremalPerturbation:
             case _:
                 return torch.cat([blend(blurred, masks), blend(blurred, 1 - masks)])
 
-    def _pull(self, model: Adapter, shown: Tensor, target: Target, *, mirrored: bool) -> Tensor:
-        """Return the gradient of the reward at the images shown."""
-        leaf = shown.detach().requires_grad_()
+    def _reward_gradient(self, model: Adapter, perturbed: Tensor, target: Target, *, mirrored: bool) -> Tensor:
+        """Return the gradient of the reward with respect to the perturbed images."""
+        leaf = perturbed.detach().requires_grad_()
         with torch.inference_mode(False), torch.enable_grad():
             logits = model(leaf.flip(-1) if mirrored else leaf)
             if self.variant == "dual":
@@ -154,8 +157,8 @@ class ExtremalPerturbation:
 
 
 @dataclass(frozen=True, slots=True)
-class Lead:
-    """A class's score minus the best other class's; softmax leaves that to the logits."""
+class Margin:
+    """The margin of a class: its logit minus the largest logit of the other classes."""
 
     index: int | tuple[int, ...]
 
@@ -164,17 +167,17 @@ class Lead:
         others = logits.scatter(1, index, -torch.inf).amax(dim=1)
         return logits.gather(1, index)[:, 0] - others
 
-    def take(self, rows: Sequence[int]) -> Lead:
-        return self if isinstance(self.index, int) else Lead(tuple(self.index[row] for row in rows))
+    def take(self, rows: Sequence[int]) -> Margin:
+        return self if isinstance(self.index, int) else Margin(tuple(self.index[row] for row in rows))
 
 
-def leading(target: Target) -> Target:
-    """Return the lead of a target's class over all others."""
+def margin_of(target: Target) -> Target:
+    """Return the margin of a target's class over all others."""
     if isinstance(target, PerImage):
-        return PerImage(tuple(leading(one) for one in target.targets))
+        return PerImage(tuple(margin_of(each) for each in target.targets))
     if not isinstance(target, Logit | Probability | LogProbability):
         raise TargetError(
             f"contrastive=True sets a class against all others, and {type(target).__name__} is no class; "
             "give a class, or contrastive=False"
         )
-    return Lead(target.index)
+    return Margin(target.index)

@@ -1,4 +1,4 @@
-"""HSIC: how strongly the score depends on whether a cell of the image is there."""
+"""HSIC attribution: the statistical dependence of the score on the presence of a cell of the image."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.methods.multi_target import MultiTarget
-from sightline.methods.sampling.coalitions import Absent, absent_images, check_absent, coalition_scores
+from sightline.methods.sampling.coalitions import FillOption, check_fill, coalition_scores, fill_images
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
 from sightline.perturb.segments import grid_segments
@@ -34,18 +34,18 @@ MOST_CELLS = 145  # from side to side: as many dimensions as the Sobol sequence 
 )
 @dataclass(frozen=True, slots=True)
 class Dependence(MultiTarget):
-    r"""The Hilbert–Schmidt independence criterion between a cell's presence and the score.
+    r"""HSIC attribution: the Hilbert–Schmidt independence criterion between the presence of a cell and the score.
 
     .. math:: A_c = \frac1p \operatorname{tr}(K_c H L H) = \frac2p\, \tilde z_c^\top L\, \tilde z_c, \qquad
         L_{ij} = \exp\Bigl(-\frac{(s_i - s_j)^2}{2\sigma^2}\Bigr), \qquad \tilde z_c = H z_c
 
-    Each of p masks shows some cells of a grid and hides the others; :math:`z_{ic}` says whether mask i shows cell c,
-    :math:`s_i` is the score under it, :math:`K_c = \tfrac32 - (z_{ic} - z_{jc})^2` and :math:`H` centres. The map is
-    zero for a cell that the score does not depend on, in whatever way, up to the sampling error, and never negative:
-    evidence for and against a class look the same. It runs on any model, and all classes share the passes.
+    Each of p masks keeps some cells of a grid and fills the others; :math:`z_{ic}` says whether mask i keeps cell c,
+    :math:`s_i` is the score under it, :math:`K_c = \tfrac32 - (z_{ic} - z_{jc})^2` and :math:`H` centres. Up to the
+    sampling error the map is zero for a cell on which the score does not depend in any way, and it is never negative:
+    evidence for and against a class look the same. A black-box method for any model; all classes share the passes.
 
     The masks are the first binary digits of a Sobol sequence, as in the authors' library, the same for every image; the
-    paper draws a Latin hypercube, ``variant='latin'``, where each cell is there in exactly half of the masks.
+    paper draws a Latin hypercube, ``variant='latin'``, in which each cell is kept by exactly half of the masks.
 
     Attributes:
         samples: how many masks.
@@ -54,10 +54,10 @@ class Dependence(MultiTarget):
         seed: of the Latin hypercube; a Sobol sequence has nothing random.
         width: the kernel's σ: the median of the scores, as the authors' library, or the median distance between two of
             them, which does not change when a constant is added to all.
-        blank: what is seen of a hidden cell: mean, the mean colour of the training set, as the authors, black, white,
+        blank: the fill of a removed cell: mean, the mean colour of the training set, as the authors, black, white,
             blur, or a number, that value after normalisation.
-        score: what is read of the class: probability, logit or log_probability; None, which located evidence better in
-            our tests, for whatever the target says.
+        score: the score of the class: probability, logit or log_probability; None, which localised better in our tests,
+            for the target itself.
     """
 
     samples: int = 500
@@ -65,11 +65,11 @@ class Dependence(MultiTarget):
     variant: Variant = "sobol"
     seed: int = 0
     width: Width = "median"
-    blank: Absent = "mean"
+    blank: FillOption = "mean"
     score: Score | None = None
 
     def __post_init__(self) -> None:
-        check_absent(self.blank, segments=False)
+        check_fill(self.blank, segments=False)
         if self.samples < 2 or not 1 <= self.cells <= MOST_CELLS:
             raise RecipeError(
                 f"got samples={self.samples} and cells={self.cells}; give 2 samples or more and 1 to {MOST_CELLS} cells"
@@ -82,18 +82,18 @@ class Dependence(MultiTarget):
         cells = (min(self.cells, size[0]), min(self.cells, size[1]))
         masks = self._masks(images, cells[0] * cells[1])
         pieces = [grid_segments(size, cells, device=images.device)] * len(images)
-        absent = absent_images(model, images, self.blank)
-        readers = [scored(target, self.score, model) for target in targets]
-        scores = coalition_scores(model, images, absent, pieces, masks, readers)
-        found = [dependence(mask, score, self.width) for mask, score in zip(masks, scores, strict=True)]
+        fill = fill_images(model, images, self.blank)
+        score_targets = [scored(target, self.score, model) for target in targets]
+        scores = coalition_scores(model, images, fill, pieces, masks, score_targets)
+        criteria = [dependence(mask, score, self.width) for mask, score in zip(masks, scores, strict=True)]
         grid = TokenGrid(*cells, image=size)
-        return [Attribution(each.unflatten(1, cells)[None], grid) for each in torch.stack(found, dim=1)]
+        return [Attribution(values.unflatten(1, cells)[None], grid) for values in torch.stack(criteria, dim=1)]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(self.samples)
 
     def _masks(self, images: Tensor, cells: int) -> list[Tensor]:
-        """Return of each image which cells its masks show, shape (sample, cell), bool."""
+        """Return for each image which cells its masks keep, shape (sample, cell), bool."""
         if self.variant == "latin":
             return [latin_masks(self.samples, cells, generator) for generator in generators(self.seed, images)]
         return [sobol_masks(self.samples, cells)] * len(images)
@@ -107,27 +107,27 @@ def sobol_masks(samples: int, cells: int) -> Tensor:
 
 
 def latin_masks(samples: int, cells: int, generator: torch.Generator) -> Tensor:
-    """Round a Latin hypercube: each cell is there in half of the samples, drawn at random: (sample, cell), bool."""
-    places = torch.rand(samples, cells, generator=generator, dtype=torch.float64).argsort(dim=0)
-    return places >= samples - samples // 2
+    """Round a Latin hypercube: each cell is kept in half of the samples, drawn at random: (sample, cell), bool."""
+    ranks = torch.rand(samples, cells, generator=generator, dtype=torch.float64).argsort(dim=0)
+    return ranks >= samples - samples // 2
 
 
 def dependence(masks: Tensor, scores: Tensor, width: Width = "median") -> Tensor:
-    """Return how much each target's score depends on each cell, shape (target, cell).
+    """Return the HSIC between each cell and each target's score, shape (target, cell).
 
     Args:
-        masks: which cells are there, shape (sample, cell), bool.
+        masks: which cells are kept, shape (sample, cell), bool.
         scores: under each mask, shape (target, sample).
         width: of the kernel; see `Dependence`.
     """
     presence = masks.to(scores.device, torch.float64)
     presence = presence - presence.mean(dim=0)
     pairs = torch.ones(len(presence), len(presence), dtype=torch.bool, device=scores.device).triu(1)
-    found = []
+    criteria = []
     for score in scores.double():
-        apart = score[:, None] - score
-        middle = score if width == "median" else apart[pairs].abs()
-        sigma = middle.quantile(0.5).abs().clamp(min=SMALLEST)
-        kernel = torch.expm1(-apart.square() / (2 * sigma.square()))  # less one, which centring takes away anyway
-        found.append(2 / len(score) * (presence * (kernel @ presence)).sum(dim=0))
-    return torch.stack(found).to(scores.dtype)
+        differences = score[:, None] - score
+        lengths = score if width == "median" else differences[pairs].abs()
+        sigma = lengths.quantile(0.5).abs().clamp(min=SMALLEST)
+        kernel = torch.expm1(-differences.square() / (2 * sigma.square()))  # minus one, which centring removes anyway
+        criteria.append(2 / len(score) * (presence * (kernel @ presence)).sum(dim=0))
+    return torch.stack(criteria).to(scores.dtype)

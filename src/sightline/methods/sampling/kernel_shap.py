@@ -1,4 +1,4 @@
-"""Kernel SHAP: Shapley values of superpixels as the solution of a weighted regression."""
+"""Kernel SHAP: Shapley values of superpixels by weighted linear regression."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.methods.sampling.coalitions import (
-    Absent,
-    OnSegments,
-    absent_images,
-    check_absent,
+    FillOption,
+    SegmentMethod,
+    check_fill,
     coalition_scores,
+    fill_images,
     usual_size,
 )
 from sightline.methods.scored import Score, scored
@@ -40,47 +40,46 @@ SAMPLES = 2048  # and two for every segment, as shap
     parity="exact Shapley values with all coalitions, 1e-9; shap and captum on the same coalitions, 1e-9 and 1e-5",
 )
 @dataclass(frozen=True, slots=True)
-class KernelShap(OnSegments):
-    r"""Shapley values of superpixels, from a regression on coalitions of them.
+class KernelShap(SegmentMethod):
+    r"""Kernel SHAP: Shapley values of superpixels, estimated by a weighted linear regression over coalitions.
 
     .. math:: \min_\phi \sum_{S} \frac{M - 1}{\binom{M}{|S|} |S| (M - |S|)}
         \Bigl(s(x_S) - s(x_\emptyset) - \sum_{i \in S} \phi_i\Bigr)^2
         \quad \text{with} \quad \sum_i \phi_i = s(x) - s(x_\emptyset)
 
-    over the coalitions :math:`S` of the M superpixels that are there, the others being painted over. Up to 11
-    superpixels all coalitions are run at the default setting and the values are exact. Beyond, each size of coalition
-    gets a share of the samples, no coalition is run twice, and each comes with its complement, in which all effects of
-    odd order cancel; sizes that can be run in full are. With ``leverage`` every size has the same share
-    :cite:p:`musco2025`, with ``kernel`` its share of the kernel. With ``orders`` there is no regression: superpixels
-    are added one by one in random orders and the mean of what each adds is its value, Shapley value sampling; M - 1
-    samples make an order, so MDA's baseline, 25 orders of 49 superpixels, is 1200 samples. It runs on any model, and
-    all classes share the passes.
+    over the coalitions :math:`S` of the M superpixels that are kept, the others being filled. A black-box method for
+    any model; all classes share the passes. Up to 11 superpixels the default runs all coalitions and the values are
+    exact. Beyond, the samples are distributed over the sizes of coalitions, without repetition and each with its
+    complement (paired sampling); sizes that can be enumerated are. With ``leverage`` every size has the same number of
+    samples :cite:p:`musco2025`, with ``kernel`` they follow the kernel's weights. ``orders`` is Shapley value sampling
+    instead of a regression: superpixels are added one by one in random permutations, and the mean gain of each is its
+    value; M - 1 samples make a permutation, so MDA's baseline, 25 permutations of 49 superpixels, is 1200 samples.
 
     Attributes:
         samples: how many coalitions beside the empty and the full one, an even number, with orders as many as make
-            whole orders, and one order at least; None for 2 M + 2048. Where only the image says how many superpixels
-            there are, the declared cost takes M as 50.
+            whole permutations, and one at least; None for 2 M + 2048. Where the number of superpixels depends on the
+            image, the declared cost takes M as 50.
         segments: the superpixels: grid, slic, quickshift or felzenszwalb, or one of these with its numbers, such as
             ('grid', 2, 4) or ('slic', 60), all but grid with scikit-image; or a small label map, such as
             ((0, 0, 1), (2, 2, 1)), stretched over the image. Python may bring its own, `KernelShap(segments=labels)`:
             whole numbers, (height, width) or (image, height, width), or a function from an image to them.
         seed: of the coalitions.
-        blank: what is painted over an absent superpixel: mean, the mean colour of the training set, black, white, blur,
-            segment, its own mean colour, or a number, that value after normalisation.
-        variant: how samples are shared among sizes: leverage or kernel; or orders.
-        score: what is read of the class: logit, probability or log_probability; None for whatever the target says.
+        blank: the fill of a removed superpixel: mean, the mean colour of the training set, black, white, blur, segment,
+            its own mean colour, or a number, that value after normalisation.
+        variant: how samples are distributed over sizes: leverage or kernel; or orders.
+        score: the score of the class: logit, probability or log_probability; None for the target itself.
     """
 
     samples: int | None = None
     segments: Option = "grid"
     seed: int = 0
-    blank: Absent = "mean"
+    blank: FillOption = "mean"
     variant: Variant = "leverage"
     score: Score | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "segments", as_option(self.segments))
-        check_absent(self.blank)
+        check_fill(self.blank)
         paired = self.variant != "orders"
         if self.samples is not None and (self.samples < 2 or (paired and self.samples % 2)):
             raise RecipeError(f"got samples={self.samples}; coalitions come in pairs: give an even number, 2 or more")
@@ -88,19 +87,19 @@ class KernelShap(OnSegments):
     def values(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], pieces: Sequence[Segments]
     ) -> list[Tensor]:
-        absent = absent_images(model, images, self.blank, pieces)
+        fill = fill_images(model, images, self.blank, pieces)
         drawn = [
             self._draw(piece.count, generator)
             for piece, generator in zip(pieces, generators(self.seed, images), strict=True)
         ]
-        read = [scored(target, self.score, model) for target in targets]
-        nobody_and_all = torch.tensor([[False], [True]])
-        run = [torch.cat([nobody_and_all.expand(2, z.shape[1]), z]) for z, _ in drawn]
-        scores = coalition_scores(model, images, absent, pieces, run, read)
-        found = [(z, weights, y[:, 2:], y[:, 0], y[:, 1]) for (z, weights), y in zip(drawn, scores, strict=True)]
+        score_targets = [scored(target, self.score, model) for target in targets]
+        empty_and_full = torch.tensor([[False], [True]])
+        coalitions = [torch.cat([empty_and_full.expand(2, z.shape[1]), z]) for z, _ in drawn]
+        scores = coalition_scores(model, images, fill, pieces, coalitions, score_targets)
+        games = [(z, weights, y[:, 2:], y[:, 0], y[:, 1]) for (z, weights), y in zip(drawn, scores, strict=True)]
         if self.variant == "orders":
-            return [mean_gains(places, *game).to(game[0]) for _, places, *game in found]
-        return [fit_shapley(*game).to(game[2]) for game in found]
+            return [mean_gains(ranks, *game).to(game[0]) for _, ranks, *game in games]
+        return [fit_shapley(*game).to(game[2]) for game in games]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         segments = about(self.segments, usual_size(model))
@@ -109,10 +108,10 @@ class KernelShap(OnSegments):
         return Passes(2 + min(self._budget(segments), 2**segments - 2))
 
     def _draw(self, segments: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw coalitions, and their weights; or, of orders, the places of the segments."""
+        """Draw coalitions, and their weights; or, for permutations, the ranks of the segments."""
         if self.variant == "orders":
-            places = torch.rand(self._orders(segments), segments, generator=generator).argsort(dim=1).argsort(dim=1)
-            return coalitions_of(places), places
+            ranks = torch.rand(self._orders(segments), segments, generator=generator).argsort(dim=1).argsort(dim=1)
+            return coalitions_of(ranks), ranks
         return draw_coalitions(segments, self._budget(segments), self.variant, generator)
 
     def _orders(self, segments: int) -> int:
@@ -125,7 +124,7 @@ class KernelShap(OnSegments):
 def draw_coalitions(segments: int, samples: int, variant: Variant, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw coalitions and their complements, all different: (coalition, segment) booleans, and their weights.
 
-    The coalitions of a size share the kernel's weight of that size, so with all coalitions it is the kernel itself.
+    The coalitions of a size share the kernel's weight of that size; with all coalitions that is the kernel itself.
     """
     sizes = range(1, segments // 2 + 1)
     half = {size: 0.5 if 2 * size == segments else 1.0 for size in sizes}  # complements of the same size
@@ -143,7 +142,7 @@ def draw_coalitions(segments: int, samples: int, variant: Variant, generator: to
 
 
 def allot(total: int, shares: Sequence[float], capacities: Sequence[int]) -> list[int]:
-    """Share out `total` by shares, nobody more than fits; what is left of the full ones goes to the others.
+    """Distribute `total` in proportion to `shares`, none above its capacity; what exceeds one goes to the others.
 
     >>> allot(10, [1, 1, 1], [2, 9, 9])
     [2, 4, 4]
@@ -168,53 +167,53 @@ def allot(total: int, shares: Sequence[float], capacities: Sequence[int]) -> lis
 def _subsets(segments: int, size: int, count: int, capacity: int, generator: torch.Generator) -> Tensor:
     """Choose different subsets of a size; where the complement has that size too, it is never chosen."""
     if 2 * count > capacity:
-        everyone = itertools.islice(itertools.combinations(range(segments), size), capacity)  # 0 in each of the first
-        rows = torch.tensor(list(everyone))
+        subsets = itertools.islice(itertools.combinations(range(segments), size), capacity)  # the first contain 0
+        rows = torch.tensor(list(subsets))
         rows = rows if count == capacity else rows[torch.randperm(capacity, generator=generator)[:count]]
         return torch.zeros(count, segments, dtype=torch.bool).scatter_(1, rows, True)
-    found: dict[bytes, Tensor] = {}
-    while len(found) < count:
+    distinct: dict[bytes, Tensor] = {}
+    while len(distinct) < count:
         order = torch.rand(count, segments, generator=generator).argsort(dim=1)
         drawn = torch.zeros(count, segments, dtype=torch.bool).scatter_(1, order[:, :size], True)
         if 2 * size == segments:
             drawn = drawn ^ ~drawn[:, :1]
-        found |= {row.numpy().tobytes(): row for row in drawn}
-    return torch.stack(list(found.values())[:count])
+        distinct |= {row.numpy().tobytes(): row for row in drawn}
+    return torch.stack(list(distinct.values())[:count])
 
 
-def coalitions_of(places: Tensor) -> Tensor:
-    """Return who is there as segments are added one by one, in each order, without nobody and all.
+def coalitions_of(ranks: Tensor) -> Tensor:
+    """Return the coalitions as segments are added one by one in each permutation, without the empty and the full one.
 
     Args:
-        places: the place of each segment in each order, shape (order, segment).
+        ranks: the rank of each segment in each permutation, shape (permutation, segment).
     """
-    segments = places.shape[1]
-    return (places[:, None] < torch.arange(1, segments)[:, None]).reshape(-1, segments)
+    segments = ranks.shape[1]
+    return (ranks[:, None] < torch.arange(1, segments)[:, None]).reshape(-1, segments)
 
 
-def mean_gains(places: Tensor, scores: Tensor, empty: Tensor, full: Tensor) -> Tensor:
-    """Return what each segment adds when its turn comes, the mean over orders, shape (target, segment).
+def mean_gains(ranks: Tensor, scores: Tensor, empty: Tensor, full: Tensor) -> Tensor:
+    """Return the marginal contribution of each segment, mean over permutations, shape (target, segment).
 
     Args:
-        places: the place of each segment in each order, shape (order, segment).
-        scores: of `coalitions_of(places)`, shape (target, coalition).
+        ranks: the rank of each segment in each permutation, shape (permutation, segment).
+        scores: of `coalitions_of(ranks)`, shape (target, coalition).
         empty: score without any segment, shape (target,).
         full: score with all, shape (target,).
     """
-    places, scores, empty, full = places.cpu(), *(x.double().cpu() for x in (scores, empty, full))
-    count = (len(scores), len(places), 1)
+    ranks, scores, empty, full = ranks.cpu(), *(x.double().cpu() for x in (scores, empty, full))
+    count = (len(scores), len(ranks), 1)
     first, last = (x[:, None, None].expand(count) for x in (empty, full))
-    climbs = torch.cat([first, scores.view(*count[:2], -1), last], dim=2).diff(dim=2)
-    return climbs.gather(2, places.expand(len(scores), -1, -1)).mean(dim=1)
+    gains = torch.cat([first, scores.view(*count[:2], -1), last], dim=2).diff(dim=2)
+    return gains.gather(2, ranks.expand(len(scores), -1, -1)).mean(dim=1)
 
 
 def fit_shapley(coalitions: Tensor, weights: Tensor, scores: Tensor, empty: Tensor, full: Tensor) -> Tensor:
     """Solve the weighted regression whose values add up to full − empty, shape (target, segment).
 
-    With too few coalitions to tell segments apart, they get the same. Double precision, on the CPU.
+    Segments that too few coalitions tell apart get the same value. Double precision, on the CPU.
 
     Args:
-        coalitions: who is there, shape (coalition, segment), bool, without the empty and the full one.
+        coalitions: which segments are kept, shape (coalition, segment), bool, without the empty and the full one.
         weights: of the coalitions.
         scores: shape (target, coalition).
         empty: score without any segment, shape (target,).
@@ -225,8 +224,8 @@ def fit_shapley(coalitions: Tensor, weights: Tensor, scores: Tensor, empty: Tens
     if len(z) == 0:
         return mean.expand(-1, z.shape[1])
     root = weights.sqrt()
-    # around the mean value the values add up to zero, which a centred design cannot tell from any other sum
+    # relative to their mean the values sum to zero, which a centred design does not distinguish from any other sum
     design = (z - z.mean(dim=1, keepdim=True)) * root[:, None]
-    wanted = (scores - empty[:, None] - mean * z.sum(dim=1)) * root
-    found: Tensor = torch.linalg.lstsq(design, wanted.T, driver="gelsd").solution.T
-    return mean + found - found.mean(dim=1, keepdim=True)
+    response = (scores - empty[:, None] - mean * z.sum(dim=1)) * root
+    deviations: Tensor = torch.linalg.lstsq(design, response.T, driver="gelsd").solution.T
+    return mean + deviations - deviations.mean(dim=1, keepdim=True)

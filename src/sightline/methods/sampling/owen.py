@@ -1,6 +1,6 @@
-"""Owen values: Shapley values inside a hierarchy, where coalitions never cut across a group.
+"""Owen values: Shapley values with a hierarchy of groups, whose coalitions never split a group outside their own.
 
-A node of a hierarchy is a set of pixels that can be split in two. `Box` splits an image along its axes down to the
+A node of the hierarchy is a set of pixels that can be split in two. `Box` splits an image along its axes down to the
 pixel; `Group` follows nested tuples of segment numbers, such as ``((0, 1), (2, (3, 4)))``.
 """
 
@@ -22,7 +22,7 @@ Search = Generator[Tensor, list[float], Tensor]
 
 
 class Node(Protocol):
-    """A set of pixels with its place in a hierarchy."""
+    """A node of a hierarchy: a set of pixels."""
 
     @property
     def mask(self) -> Tensor:
@@ -31,7 +31,7 @@ class Node(Protocol):
 
     @property
     def size(self) -> int:
-        """How many leaves it has."""
+        """How many leaves are below it."""
         ...
 
     def split(self) -> tuple[Node, Node] | None:
@@ -49,9 +49,9 @@ class Box:
 
     @property
     def mask(self) -> Tensor:
-        found = torch.zeros(self.image, dtype=torch.bool)
-        found[slice(*self.rows), slice(*self.columns)] = True
-        return found
+        inside = torch.zeros(self.image, dtype=torch.bool)
+        inside[slice(*self.rows), slice(*self.columns)] = True
+        return inside
 
     @property
     def size(self) -> int:
@@ -70,7 +70,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Segments, grouped as nested tuples of their numbers say."""
+    """Segments, grouped by nested tuples of their numbers."""
 
     pieces: Segments
     members: Nested
@@ -98,7 +98,7 @@ def leaves(members: Nested) -> list[int]:
 
 
 def check_tree(members: Nested, pieces: Segments) -> None:
-    """Refuse a hierarchy that does not hold every segment once."""
+    """Refuse a hierarchy that does not contain every segment once."""
     if sorted(leaves(members)) != list(range(pieces.count)):
         raise ShapeError(
             f"got a hierarchy of the segments {sorted(leaves(members))}; every number from 0 to {pieces.count - 1} "
@@ -106,47 +106,51 @@ def check_tree(members: Nested, pieces: Segments) -> None:
         )
 
 
-def nearby(pieces: Segments) -> Nested:
-    """Group segments by where they lie: halved, again and again, along the axis on which their centres spread most.
+def spatial_tree(pieces: Segments) -> Nested:
+    """Build a hierarchy by position: segments are halved recursively along the axis on which their centres spread most.
 
-    On a grid these are the halves that `Box` makes of its cells.
+    On a grid these are the halves into which `Box` splits its cells.
     """
     height, width = pieces.labels.shape
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    at = torch.stack([pieces.means(x.to(pieces.labels.device).double()).cpu() for x in (rows, columns)])
+    centres = torch.stack([pieces.means(x.to(pieces.labels.device).double()).cpu() for x in (rows, columns)])
 
     def grouped(members: Tensor) -> Nested:
         if len(members) == 1:
             return int(members[0])
-        spread = at[:, members].amax(dim=1) - at[:, members].amin(dim=1)
-        along = at[0 if spread[0] >= spread[1] else 1, members]
-        places = along.unique()
-        # neighbours in a row of a grid stay together: the cut goes between different places where there are any
-        below = along < places[len(places) // 2] if len(places) > 1 else torch.arange(len(members)) < len(members) // 2
+        spread = centres[:, members].amax(dim=1) - centres[:, members].amin(dim=1)
+        along = centres[0 if spread[0] >= spread[1] else 1, members]
+        distinct = along.unique()
+        # neighbours in a row of a grid stay together: the split is between different positions where there are any
+        below = (
+            along < distinct[len(distinct) // 2]
+            if len(distinct) > 1
+            else torch.arange(len(members)) < len(members) // 2
+        )
         return grouped(members[below]), grouped(members[~below])
 
     return grouped(torch.arange(pieces.count))
 
 
 @dataclass(order=True, slots=True)
-class _Open:
-    """A node still to be split, in a context that is there beside it; the most promising comes first."""
+class _Pending:
+    """A node to be split, beside the nodes of its context; in a heap those with the largest effect come first."""
 
-    promise: float
-    turn: int
+    priority: float
+    number: int
     node: Node = field(compare=False)
     context: tuple[Node, ...] = field(compare=False)
-    without: float = field(compare=False)
-    within: float = field(compare=False)
+    score_without: float = field(compare=False)
+    score_with: float = field(compare=False)
     weight: float = field(compare=False)
 
 
 def owen_values(root: Node, empty: float, full: float, evaluations: int, per_step: int) -> Search:
-    """Share full − empty out along a hierarchy; give the masks to be scored, take their scores, return the map.
+    """Distribute full − empty along a hierarchy: a generator of masks that is sent their scores and returns the map.
 
-    A node that adds :math:`d` to its context is split into a and b; a gets half of what it adds to the context and half
-    of what it adds to context and b, and b the same. The nodes with the largest :math:`|d|` times weight go first. When
-    no evaluations are left, what a node has is spread evenly over it.
+    A node that adds :math:`d` to its context is split into a and b; the value of a is half of what it adds to the
+    context and half of what it adds to context and b, and likewise for b. Nodes with the largest :math:`|d|` times
+    weight are split first. When no evaluations are left, the value of a node is spread evenly over its leaves.
 
     Args:
         root: all pixels.
@@ -156,12 +160,12 @@ def owen_values(root: Node, empty: float, full: float, evaluations: int, per_ste
         per_step: how many nodes are split at a time.
     """
     values = torch.zeros(root.mask.shape, dtype=torch.float64)
-    waiting = [_Open(0.0, 0, root, (), empty, full, 1.0)]
-    turn = 0
-    while waiting:
-        step: list[tuple[_Open, Node, Node]] = []
-        while waiting and len(step) < per_step and 2 * len(step) + 2 <= evaluations:
-            first = heapq.heappop(waiting)
+    heap = [_Pending(0.0, 0, root, (), empty, full, 1.0)]
+    number = 0
+    while heap:
+        step: list[tuple[_Pending, Node, Node]] = []
+        while heap and len(step) < per_step and 2 * len(step) + 2 <= evaluations:
+            first = heapq.heappop(heap)
             halves = first.node.split()
             if halves is None:
                 _spread(values, first)
@@ -170,39 +174,41 @@ def owen_values(root: Node, empty: float, full: float, evaluations: int, per_ste
         if not step:
             break
         evaluations -= 2 * len(step)
-        scores = iter((yield torch.stack([_union(*each.context, half) for each, *halves in step for half in halves])))
-        for each, left, right in step:
+        masks = [_union(*parent.context, half) for parent, *halves in step for half in halves]
+        scores = iter((yield torch.stack(masks)))
+        for parent, left, right in step:
             with_left, with_right = next(scores), next(scores)
-            beside_right, beside_left = (*each.context, right), (*each.context, left)
-            for node, context, without, within in (
-                (left, each.context, each.without, with_left),
-                (right, each.context, each.without, with_right),
-                (left, beside_right, with_right, each.within),
-                (right, beside_left, with_left, each.within),
+            beside_right, beside_left = (*parent.context, right), (*parent.context, left)
+            for node, context, score_without, score_with in (
+                (left, parent.context, parent.score_without, with_left),
+                (right, parent.context, parent.score_without, with_right),
+                (left, beside_right, with_right, parent.score_with),
+                (right, beside_left, with_left, parent.score_with),
             ):
-                turn += 1
-                weight = each.weight / 2
-                promise = -abs(within - without) * weight
-                heapq.heappush(waiting, _Open(promise, turn, node, context, without, within, weight))
-    for each in waiting:
-        _spread(values, each)
+                number += 1
+                weight = parent.weight / 2
+                priority = -abs(score_with - score_without) * weight
+                heapq.heappush(heap, _Pending(priority, number, node, context, score_without, score_with, weight))
+    for pending in heap:
+        _spread(values, pending)
     return values
 
 
 def _union(*nodes: Node) -> Tensor:
-    found = nodes[0].mask
+    inside = nodes[0].mask
     for node in nodes[1:]:
-        found |= node.mask
-    return found
+        inside |= node.mask
+    return inside
 
 
-def _spread(values: Tensor, each: _Open) -> None:
-    """Add what a node has to its leaves, the same to each, and a leaf's evenly to its pixels."""
-    amount = (each.within - each.without) * each.weight / each.node.size
-    if isinstance(each.node, Group):
-        pieces, members = each.node.pieces, leaves(each.node.members)
+def _spread(values: Tensor, pending: _Pending) -> None:
+    """Add a node's value to the map: the same to each of its leaves, and a leaf's evenly to its pixels."""
+    node = pending.node
+    amount = (pending.score_with - pending.score_without) * pending.weight / node.size
+    if isinstance(node, Group):
+        pieces, members = node.pieces, leaves(node.members)
         shares = values.new_zeros(pieces.count)
         shares[members] = amount / pieces.pixels.cpu().double()[members]
         values += shares[pieces.labels.cpu()]
     else:
-        values[each.node.mask] += amount
+        values[node.mask] += amount

@@ -1,4 +1,4 @@
-"""PAMI: what the model sees when one region of the image is left and all others are blurred."""
+"""PAMI: partition input and aggregate outputs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sightline.errors import RecipeError
 from sightline.extras import require
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.sampling.coalitions import (
-    Absent,
-    absent_images,
-    check_absent,
+    FillOption,
+    check_fill,
     coalition_scores,
-    lay_out,
+    fill_images,
+    segment_attributions,
     usual_size,
 )
 from sightline.methods.scored import Score, scored
@@ -59,35 +59,35 @@ SMALLEST = 28 * 28  # pixels of a Felzenszwalb segment
 )
 @dataclass(frozen=True, slots=True)
 class PartitionAndAggregate(MultiTarget):
-    r"""Partition the input, aggregate the outputs: how well each region alone, the rest being blurred, shows the class.
+    r"""PAMI, partition input and aggregate outputs: the class score of each segment alone, the rest being blurred.
 
     .. math:: A_i = \frac1N \sum_{n=1}^{N} p\bigl(x \odot R_n(i) + b(x) \odot (1 - R_n(i))\bigr)
 
-    :math:`R_n(i)` is the region of segmentation n that holds pixel i and :math:`b` a blur so strong that little but the
-    colours is left, made of pixel values with black around them. The image is also shifted, what leaves it on one side
-    coming back on the other, cut and judged there, and the map shifted back. The authors' program takes twenty
-    segmentations and thirteen shifts; three of its segmentations, SEEDS of OpenCV's extra modules, are not among ours.
-    It runs on any model, and all classes share the passes. Never negative.
+    :math:`R_n(i)` is the segment of segmentation n that contains pixel i and :math:`b` a strong blur, computed on pixel
+    values with black padding. The image is also shifted cyclically, segmented and scored there, and the map shifted
+    back. The authors' program takes twenty segmentations and thirteen shifts; three of its segmentations, SEEDS of
+    OpenCV's extra modules, are not among ours. A black-box method for any model; all classes share the passes. Never
+    negative.
 
     Attributes:
         segments: the segmentations, such as ``(('slic', 50), ('grid', 7))``; by default the authors': Felzenszwalb's at
             six scales, SLIC at eight, watersheds at three, which need scikit-image. Python may bring its own label maps
             or functions of the image among them.
-        samples: how many shifts, the first being none.
+        samples: how many shifts, the unshifted image included.
         seed: of the shifts; None takes the authors', 36, 30 and 24 of 224 pixels to each side.
-        blank: what is seen around the region: blur, mean, black, white, or a number, that value after normalisation.
-        score: what is read of the class: probability, as the authors, logit or log_probability; None for whatever the
-            target says.
+        blank: the fill around the segment: blur, mean, black, white, or a number, that value after normalisation.
+        score: the score of the class: probability, as the authors, logit or log_probability; None for the target
+            itself.
     """
 
     segments: tuple[Option, ...] | None = None
     samples: int = 13
     seed: int | None = None
-    blank: Absent = "blur"
+    blank: FillOption = "blur"
     score: Score | None = "probability"
 
     def __post_init__(self) -> None:
-        check_absent(self.blank, segments=False)
+        check_fill(self.blank, segments=False)
         if self.segments is not None:
             if not isinstance(self.segments, list | tuple) or any(isinstance(x, int | float) for x in self.segments):
                 raise RecipeError(f"got segments={self.segments!r}; give a tuple of cuts, such as (('slic', 50),)")
@@ -106,38 +106,38 @@ class PartitionAndAggregate(MultiTarget):
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         size = usual_size(model)
-        return Passes(self.samples * sum(most(cut, size) for cut in self.segments or authors_cuts(size)))
+        return Passes(self.samples * sum(most_segments(cut, size) for cut in self.segments or authors_cuts(size)))
 
     def on(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], segments: Sequence[Given | Own]
     ) -> list[Attribution]:
-        """Explain with segmentations of one's own, each as `pieces_of` takes it.
+        """Explain with given segmentations, each as `pieces_of` takes it.
 
-        Label maps lie on the shifted image, too; give functions of the image where they should follow it.
+        Label maps stay in place when the image is shifted; give functions of the image where they should follow it.
         """
-        readers = [scored(target, self.score, model) for target in targets]
+        score_targets = [scored(target, self.score, model) for target in targets]
         total: Tensor | float = 0.0
         for shifts in self._shifts(images):
-            shifted = _rolled(images, shifts)
-            absent = self._absent(model, shifted)
+            shifted = _shifted(images, shifts)
+            fill = self._fill(model, shifted)
             for cut in segments:
                 pieces = pieces_of(model, shifted, cut)
                 alone = [torch.eye(piece.count, dtype=torch.bool) for piece in pieces]
-                scores = coalition_scores(model, shifted, absent, pieces, alone, readers)
-                maps = torch.stack([one.map for one in lay_out(images, pieces, scores)], dim=1)
-                total = total + _rolled(maps, [(-down, -right) for down, right in shifts])
+                scores = coalition_scores(model, shifted, fill, pieces, alone, score_targets)
+                maps = torch.stack([each.map for each in segment_attributions(images, pieces, scores)], dim=1)
+                total = total + _shifted(maps, [(-down, -right) for down, right in shifts])
         assert isinstance(total, Tensor)
         mean = total / (self.samples * len(segments))
-        return [Attribution(one[None], pixel_grid(images)) for one in mean.unbind(dim=1)]
+        return [Attribution(of_target[None], pixel_grid(images)) for of_target in mean.unbind(dim=1)]
 
-    def _absent(self, model: Adapter, images: Tensor) -> Tensor:
+    def _fill(self, model: Adapter, images: Tensor) -> Tensor:
         if self.blank != "blur":
-            return absent_images(model, images, self.blank)
+            return fill_images(model, images, self.blank)
         radius = max(1, round(24 * min(images.shape[-2:]) / USUAL))
         return model.normalise(Blur(radius, 100 * radius / 24)(model, model.denormalise(images)))
 
     def _shifts(self, images: Tensor) -> Iterator[list[tuple[int, int]]]:
-        """Give the shift of each image, down and to the right, once for each sample."""
+        """Yield the shift of each image, down and to the right, once for each sample."""
         height, width = images.shape[-2:]
         yield [(0, 0)] * len(images)
         if self.seed is None:
@@ -149,8 +149,8 @@ class PartitionAndAggregate(MultiTarget):
             yield [tuple(int(torch.randint(n, (), generator=g)) for n in (height, width)) for g in drawn]  # type: ignore[misc]
 
 
-def _rolled(images: Tensor, shifts: Sequence[tuple[int, int]]) -> Tensor:
-    """Shift each of a batch, around the border."""
+def _shifted(images: Tensor, shifts: Sequence[tuple[int, int]]) -> Tensor:
+    """Shift each image of a batch cyclically."""
     return torch.stack([x.roll(shift, dims=(-2, -1)) for x, shift in zip(images, shifts, strict=True)])
 
 
@@ -174,7 +174,7 @@ def authors_cuts(size: Size) -> list[Given | Own]:
     return [*felzenszwalb, *[("slic", count, 20.0) for count in SLIC], *map(Watershed, WATERSHED)]
 
 
-def most(cut: Given | Own, size: Size) -> int:
+def most_segments(cut: Given | Own, size: Size) -> int:
     """Return how many segments a cut may have."""
     if isinstance(cut, Watershed):
         return 2 * cut.markers + 1

@@ -1,4 +1,4 @@
-"""Partition SHAP: Owen values along a hierarchy of regions, finer where more is at stake."""
+"""Partition SHAP: Owen values along a hierarchy of image regions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.methods.multi_target import MultiTarget
-from sightline.methods.sampling.coalitions import Absent, absent_images, check_absent, mixed_scores
-from sightline.methods.sampling.owen import Box, Group, Nested, Node, Search, check_tree, nearby, owen_values
+from sightline.methods.sampling.coalitions import FillOption, check_fill, fill_images, masked_scores
+from sightline.methods.sampling.owen import Box, Group, Nested, Node, Search, check_tree, owen_values, spatial_tree
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
 from sightline.models.precision import full_dtype
@@ -31,40 +31,40 @@ from sightline.types import Attribution, Passes, Target, pixel_grid
 )
 @dataclass(frozen=True, slots=True)
 class PartitionShap(MultiTarget):
-    r"""Shapley values along a hierarchy: the image is halved again and again, where it matters most.
+    r"""Partition SHAP: Owen values of image regions along a hierarchy, split recursively where they are largest.
 
     .. math:: \phi(a) = \tfrac{1}{2} \bigl[s(C \cup a) - s(C)\bigr]
         + \tfrac{1}{2} \bigl[s(C \cup a \cup b) - s(C \cup b)\bigr]
 
     for the halves a and b of a region in the context :math:`C`, each of the two terms being split again in its own
-    context: Owen values :cite:p:`owen1977`, with the search of shap :cite:p:`lundberg2017`. They add up to the
-    difference between the image and its blank. The regions with the largest differences are split first; what is left
-    when the passes are spent is spread evenly over its region. It runs on any model. Each class has a search of its
-    own; only images that two searches have in common are run once.
+    context: Owen values :cite:p:`owen1977`, with the search of shap :cite:p:`lundberg2017`. They sum to the score of
+    the image minus that of the fill. The regions with the largest differences are split first; when the passes are
+    spent, a region's value is spread evenly over it. A black-box method for any model. Each class has a search of its
+    own; masked images that several searches need are run once.
 
     Attributes:
-        samples: passes, the image and its blank among them.
-        segments: None to split down to the pixel; else the superpixels at which splitting ends, grouped by where they
-            lie: grid, slic, quickshift or felzenszwalb, or one of these with its numbers, such as ('slic', 60), or a
+        samples: forward passes, those of the image and of the fill included.
+        segments: None to split down to the pixel; else the superpixels at which splitting ends, grouped by position:
+            grid, slic, quickshift or felzenszwalb, or one of these with its numbers, such as ('slic', 60), or a
             small label map, such as ((0, 0, 1), (2, 2, 1)), stretched over the image. Python may bring its own,
             `PartitionShap(segments=labels)`: whole numbers, (height, width) or (image, height, width), or a function
             from an image to them; and their hierarchy: `PartitionShap().on(model, images, targets, labels, tree)`.
-        blank: what stands for an absent region: blur, mean, the mean colour of the training set, black, white, segment,
-            each superpixel's own mean colour, or a number, that value after normalisation.
-        window: side of the blur's window in pixels; None for 4/7 of the shorter side, 128 of 224.
-        per_step: how many regions are split at a time; more fill the model's batches, fewer choose better.
-        score: what is read of the class: logit, probability or log_probability; None for whatever the target says.
+        blank: the fill of removed regions: blur, mean, the mean colour of the training set, black, white, segment, each
+            superpixel's own mean colour, or a number, that value after normalisation.
+        window: side of the blur kernel in pixels; None for 4/7 of the shorter side, 128 of 224.
+        per_step: how many regions are split at a time; more fill the model's batches, fewer choose regions better.
+        score: the score of the class: logit, probability or log_probability; None for the target itself.
     """
 
     samples: int = 500
     segments: Option | None = None
-    blank: Absent = "blur"
+    blank: FillOption = "blur"
     window: int | None = None
     per_step: int = 8
     score: Score | None = None
 
     def __post_init__(self) -> None:
-        check_absent(self.blank, segments=self.segments is not None)
+        check_fill(self.blank, segments=self.segments is not None)
         if self.segments is not None:
             object.__setattr__(self, "segments", as_option(self.segments))
         if self.samples < 4 or self.per_step < 1:
@@ -91,13 +91,17 @@ class PartitionShap(MultiTarget):
         segments: Given | Own,
         tree: Nested | Sequence[Nested] | None = None,
     ) -> list[Attribution]:
-        """Explain with segments of one's own, and a hierarchy of them: nested pairs of their numbers.
+        """Explain with given segments, and a hierarchy of them: nested pairs of their numbers.
 
         A tuple is one hierarchy for all images, a list has one for each. A segment's value is spread over its pixels.
         """
         pieces = pieces_of(model, images, segments)
         trees = (
-            [nearby(p) for p in pieces] if tree is None else tree if isinstance(tree, list) else [tree] * len(pieces)
+            [spatial_tree(p) for p in pieces]
+            if tree is None
+            else tree
+            if isinstance(tree, list)
+            else [tree] * len(pieces)
         )
         roots = [Group(piece, members) for piece, members in zip(pieces, trees, strict=True)]
         for root in roots:
@@ -115,34 +119,34 @@ class PartitionShap(MultiTarget):
         roots: Sequence[Node],
         pieces: Sequence[Segments],
     ) -> list[Attribution]:
-        read = [scored(target, self.score, model) for target in targets]
-        absent = absent_images(model, images, self.blank, pieces, self.window)
-        asked = _Asked(model, images, absent, read)
-        ends = torch.stack([torch.zeros_like(roots[0].mask), torch.ones_like(roots[0].mask)])
-        jobs = [(row, index) for index in range(len(read)) for row in range(len(images))]
-        known = asked([(row, index, ends) for row, index in jobs])
+        score_targets = [scored(target, self.score, model) for target in targets]
+        fill = fill_images(model, images, self.blank, pieces, self.window)
+        cache = _ScoreCache(model, images, fill, score_targets)
+        empty_and_full = torch.stack([torch.zeros_like(roots[0].mask), torch.ones_like(roots[0].mask)])
+        jobs = [(row, index) for index in range(len(score_targets)) for row in range(len(images))]
+        ends = cache.scores([(row, index, empty_and_full) for row, index in jobs])
         searches = [
             owen_values(roots[row], empty, full, self.samples - 2, self.per_step)
-            for (row, _), (empty, full) in zip(jobs, known, strict=True)
+            for (row, _), (empty, full) in zip(jobs, ends, strict=True)
         ]
-        maps = torch.stack(_run(searches, jobs, asked)).unflatten(0, (len(read), len(images)))
+        maps = torch.stack(_run_searches(searches, jobs, cache)).unflatten(0, (len(score_targets), len(images)))
         exact = full_dtype(images.dtype)
-        return [Attribution(one[None], pixel_grid(images)) for one in maps.to(images.device, exact)]
+        return [Attribution(of_target[None], pixel_grid(images)) for of_target in maps.to(images.device, exact)]
 
 
-class _Asked:
-    """What the model says of an image with some of its pixels, asked once for all targets."""
+class _ScoreCache:
+    """The scores of masked images under all targets; each masked image is run once."""
 
-    def __init__(self, model: Adapter, images: Tensor, absent: Tensor, targets: Sequence[Target]) -> None:
-        self.model, self.images, self.absent, self.targets = model, images, absent, targets
+    def __init__(self, model: Adapter, images: Tensor, fill: Tensor, targets: Sequence[Target]) -> None:
+        self.model, self.images, self.fill, self.targets = model, images, fill, targets
         self.known: list[dict[bytes, list[float]]] = [{} for _ in images]
 
-    def __call__(self, questions: Sequence[tuple[int, int, Tensor]]) -> list[list[float]]:
-        """Answer (image, target, masks) triples with a score for each mask."""
-        keys = [[blake2b(mask.numpy().tobytes(), digest_size=16).digest() for mask in x] for _, _, x in questions]
+    def scores(self, requests: Sequence[tuple[int, int, Tensor]]) -> list[list[float]]:
+        """Return the scores of the masks of each request: (image, target, masks)."""
+        keys = [[blake2b(mask.numpy().tobytes(), digest_size=16).digest() for mask in x] for _, _, x in requests]
         fresh: list[dict[bytes, Tensor]] = [{} for _ in self.images]
-        for (row, _, masks), names in zip(questions, keys, strict=True):
-            fresh[row] |= {n: m for n, m in zip(names, masks, strict=True) if n not in self.known[row]}
+        for (row, _, masks), digests in zip(requests, keys, strict=True):
+            fresh[row] |= {key: mask for key, mask in zip(digests, masks, strict=True) if key not in self.known[row]}
         stacks = [torch.stack(list(new.values())).to(self.images.device) if new else None for new in fresh]
         counts = [len(new) for new in fresh]
 
@@ -151,26 +155,26 @@ class _Asked:
             return self.images.new_zeros(0) if stack is None else stack[part]
 
         if any(counts):
-            found = mixed_scores(self.model, self.images, self.absent, counts, some, self.targets)
-            for row, scores in enumerate(found):
+            new_scores = masked_scores(self.model, self.images, self.fill, counts, some, self.targets)
+            for row, scores in enumerate(new_scores):
                 self.known[row] |= dict(zip(fresh[row], scores.T.double().tolist(), strict=True))
         return [
-            [self.known[row][name][index] for name in names]
-            for (row, index, _), names in zip(questions, keys, strict=True)
+            [self.known[row][key][index] for key in digests]
+            for (row, index, _), digests in zip(requests, keys, strict=True)
         ]
 
 
-def _run(searches: Sequence[Search], jobs: Sequence[tuple[int, int]], asked: _Asked) -> list[Tensor]:
-    """Take all searches forward side by side, so that their images share batches; return what they find."""
-    found: dict[int, Tensor] = {}
-    answers: dict[int, list[float] | None] = dict.fromkeys(range(len(searches)))
-    while answers:
-        questions: dict[int, Tensor] = {}
-        for which, answer in answers.items():
+def _run_searches(searches: Sequence[Search], jobs: Sequence[tuple[int, int]], cache: _ScoreCache) -> list[Tensor]:
+    """Advance all searches together, so that their masked images share batches; return their maps."""
+    maps: dict[int, Tensor] = {}
+    waiting: dict[int, list[float] | None] = dict.fromkeys(range(len(searches)))
+    while waiting:
+        requests: dict[int, Tensor] = {}
+        for index, scores in waiting.items():
             try:
-                questions[which] = next(searches[which]) if answer is None else searches[which].send(answer)
+                requests[index] = next(searches[index]) if scores is None else searches[index].send(scores)
             except StopIteration as end:
-                found[which] = end.value
-        scores = asked([(*jobs[which], masks) for which, masks in questions.items()])
-        answers = dict(zip(questions, scores, strict=True))
-    return [found[which] for which in range(len(searches))]
+                maps[index] = end.value
+        answers = cache.scores([(*jobs[index], masks) for index, masks in requests.items()])
+        waiting = dict(zip(requests, answers, strict=True))
+    return [maps[index] for index in range(len(searches))]

@@ -1,4 +1,4 @@
-"""Randomised input sampling: the mean of random soft masks, each weighted by the score of what it lets through."""
+"""RISE: randomised input sampling for explanation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.methods.multi_target import MultiTarget
-from sightline.methods.sampling.coalitions import Absent, absent_images, check_absent, runs
+from sightline.methods.sampling.coalitions import (
+    FillOption,
+    check_fill,
+    check_numpy_seed,
+    fill_images,
+    split_by_image,
+)
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
 from sightline.models.batch import in_batches
@@ -24,7 +30,6 @@ from sightline.seeds import generators
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
 Variant = Literal["image", "authors"]
-MOST_SEEDS = 2**32  # of NumPy's generator
 
 
 @METHODS.register(
@@ -36,24 +41,24 @@ MOST_SEEDS = 2**32  # of NumPy's generator
 )
 @dataclass(frozen=True, slots=True)
 class Rise(MultiTarget):
-    r"""Randomised input sampling: how well the class is seen, on average, when a pixel is among those shown.
+    r"""RISE, randomised input sampling: random masks averaged with the class score of the masked image as weight.
 
     .. math:: A = \frac{1}{N p} \sum_{i=1}^{N} s(x \odot M_i) \, M_i
 
-    Each mask is a coarse grid of cells that are on with probability p, stretched linearly over the image and shifted by
-    a random part of a cell, so its expectation is p everywhere. It runs on any model, and all classes share the
-    passes. Only one batch of masks exists at a time. What the map says of a pixel has an error of about
-    :math:`\sqrt{s^2 / (N p)}`: with too few samples it is the masks that are seen, not the image.
+    Each mask is a coarse grid of cells that are on with probability p, upsampled bilinearly to the image and shifted by
+    a random part of a cell, so its expectation is p everywhere. A black-box method for any model; all classes share the
+    passes. The standard error of a pixel is about :math:`\sqrt{s^2 / (N p)}`: with too few samples the map shows the
+    masks rather than the image.
 
     Attributes:
         samples: how many masks; 4000 in the paper for VGG, 8000 for ResNet.
         cells: of the coarse grid, from top to bottom and from left to right; never more than pixels.
         ratio: the probability p that a cell is on; 0.1 in the authors' notebooks, with cells=8.
         seed: of the masks.
-        blank: what is seen where the mask is 0: mean, the mean colour of the training set, as the authors, black,
-            white, blur, or a number, that value after normalisation.
-        score: what is read of the class: probability, as the authors, logit or log_probability; None for whatever the
-            target says.
+        blank: the fill where the mask is 0: mean, the mean colour of the training set, as the authors, black, white,
+            blur, or a number, that value after normalisation.
+        score: the score of the class: probability, as the authors, logit or log_probability; None for the target
+            itself.
         variant: of the random numbers: image, those of the seed and the image, or authors, NumPy's of the seed alone,
             as the authors' program draws them.
     """
@@ -62,14 +67,14 @@ class Rise(MultiTarget):
     cells: int = 7
     ratio: float = 0.5
     seed: int = 0
-    blank: Absent = "mean"
+    blank: FillOption = "mean"
     score: Score | None = "probability"
     variant: Variant = "image"
 
     def __post_init__(self) -> None:
-        check_absent(self.blank, segments=False)
-        if self.variant == "authors" and not 0 <= self.seed < MOST_SEEDS:
-            raise RecipeError(f"got seed={self.seed} with variant='authors'; NumPy's seeds are 0 to {MOST_SEEDS - 1}")
+        check_fill(self.blank, segments=False)
+        if self.variant == "authors":
+            check_numpy_seed(self.seed, self.variant)
         if self.samples < 1 or self.cells < 1:
             raise RecipeError(f"got samples={self.samples} and cells={self.cells}; both are 1 or more")
         if not 0 < self.ratio <= 1:
@@ -80,23 +85,23 @@ class Rise(MultiTarget):
     ) -> list[Attribution]:
         size = (images.shape[-2], images.shape[-1])
         drawn = [self._draw(size, generator) for generator in generators(self.seed, images)]
-        absent = absent_images(model, images, self.blank)
-        read = [scored(target, self.score, model) for target in targets]
-        sums = weighted_masks(model, images, absent, drawn, read)
-        return [Attribution(one[None] / (self.samples * self.ratio), pixel_grid(images)) for one in sums]
+        fill = fill_images(model, images, self.blank)
+        score_targets = [scored(target, self.score, model) for target in targets]
+        sums = weighted_masks(model, images, fill, drawn, score_targets)
+        return [Attribution(total[None] / (self.samples * self.ratio), pixel_grid(images)) for total in sums]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(self.samples)
 
     def _draw(self, size: tuple[int, int], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw grids and shifts for one image."""
+        """Draw the grids and shifts of one image's masks."""
         cells = [min(self.cells, side) for side in size]
         if self.variant == "authors":
             random = np.random.RandomState(self.seed)
             drawn = random.rand(self.samples, *cells) < self.ratio
             sides = [-(-side // count) for side, count in zip(size, cells, strict=True)]
-            places = [[random.randint(side) for side in sides] for _ in range(self.samples)]
-            return torch.from_numpy(drawn), torch.tensor(places)
+            offsets = [[random.randint(side) for side in sides] for _ in range(self.samples)]
+            return torch.from_numpy(drawn), torch.tensor(offsets)
         grids = torch.rand(self.samples, *cells, generator=generator) < self.ratio
         shifts = [
             torch.randint(-(-side // count), (self.samples,), generator=generator)
@@ -108,7 +113,7 @@ class Rise(MultiTarget):
 def weighted_masks(
     model: Adapter,
     images: Tensor,
-    absent: Tensor,
+    fill: Tensor,
     drawn: Sequence[tuple[Tensor, Tensor]],
     targets: Sequence[Target],
 ) -> Tensor:
@@ -117,20 +122,20 @@ def weighted_masks(
     Args:
         model: the model.
         images: shape (batch, 3, height, width).
-        absent: what is seen where a mask is 0, of the same shape.
-        drawn: of each image its grids, (mask, cell, cell), bool, and shifts in pixels, (mask, 2).
-        targets: what is read of the logits.
+        fill: the pixels where a mask is 0, of the same shape.
+        drawn: for each image its grids, (mask, cell, cell), bool, and shifts in pixels, (mask, 2).
+        targets: functions of the logits.
     """
     exact = full_dtype(images.dtype)
     sums = images.new_zeros((len(targets), len(images), *images.shape[-2:]), dtype=exact)
     counts = [len(grids) for grids, _ in drawn]
 
     def work(part: slice) -> None:
-        parts = list(runs(part, counts))
+        parts = list(split_by_image(part, counts))
         chosen = [(drawn[row][0][some], drawn[row][1][some]) for row, some in parts]
         masks = [soft_masks(grids, shifts, images[0]).to(exact) for grids, shifts in chosen]
         pairs = list(zip(parts, masks, strict=True))
-        mixed = [absent[row].lerp(images[row], mask[:, None].to(images.dtype)) for (row, _), mask in pairs]
+        mixed = [fill[row].lerp(images[row], mask[:, None].to(images.dtype)) for (row, _), mask in pairs]
         rows = [row for (row, _), mask in pairs for _ in mask]
         logits = model(torch.cat(mixed))
         scores = torch.stack([read_scores(model, target.take(rows), logits) for target in targets]).to(exact)
@@ -138,7 +143,7 @@ def weighted_masks(
             torch.einsum("tm,mhw->thw", weights, mask)
             for weights, mask in zip(scores.split([len(mask) for mask in masks], dim=1), masks, strict=True)
         ]
-        for (row, _), more in zip(parts, added, strict=True):  # last: a batch that fails is run again
+        for (row, _), more in zip(parts, added, strict=True):  # at the end: a batch that fails is run again
             sums[:, row] += more
 
     with torch.no_grad():
@@ -147,7 +152,7 @@ def weighted_masks(
 
 
 def soft_masks(grids: Tensor, shifts: Tensor, like: Tensor) -> Tensor:
-    """Stretch coarse grids, (mask, cell, cell), to the size of an image and a cell more, and cut the image out there.
+    """Upsample coarse grids, (mask, cell, cell), to the image's size plus a cell, and crop them at the shifts.
 
     Returns (mask, height, width), in double precision, on the device of `like`.
     """

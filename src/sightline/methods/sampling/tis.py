@@ -1,4 +1,4 @@
-"""Transformer input sampling: masks from clusters of the model's own features, scored by dropping tokens."""
+"""TIS: transformer input sampling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sightline.seeds import generators
 from sightline.types import Attribution, Passes, Target
 
 Variant = Literal["released", "filled"]
-_SETTLED = 1e-4  # the summed squared shift of all centres at which clustering ends
+_TOLERANCE = 1e-4  # the summed squared shift of all centroids at which k-means ends
 
 
 @METHODS.register(
@@ -36,22 +36,23 @@ _SETTLED = 1e-4  # the summed squared shift of all centres at which clustering e
 )
 @dataclass(frozen=True, slots=True)
 class InputSampling(MultiTarget):
-    r"""Transformer input sampling: the model's features say which patches belong together, the model which matter.
+    r"""TIS, transformer input sampling: masks from clustered token activations, scored by dropping masked tokens.
 
     .. math:: A_j = \frac{\sum_m s_m B_{mj}}{\sum_m B_{mj}}
 
     The output channels of all blocks, each a vector over the patches, are clustered by k-means. Each mask :math:`B_m`
-    keeps the patches where a cluster's centre is largest, and :math:`s_m` is the probability of the class when only
-    those are there: the others are dropped before the first block. A patch that no mask keeps gets zero.
+    keeps the patches where a cluster's centroid is largest, and :math:`s_m` is the probability of the class with only
+    those tokens: the others are dropped before the first block, so no fill is needed. A patch that no mask keeps gets
+    zero. Gradient-free.
 
     Attributes:
         samples: how many clusters, one mask each.
         ratio: the share of the patches that a mask keeps.
-        steps: rounds of k-means at most.
-        seed: of the first centres, which are drawn from the channels with replacement.
-        variant: "released" as the authors' code: a cluster without members has the centre zero, and its mask, all
+        steps: iterations of k-means at most.
+        seed: of the first centroids, which are drawn from the channels with replacement.
+        variant: "released" as the authors' code: a cluster without members has the centroid zero, and its mask, all
             patches being equal, keeps the last ones; "filled" leaves such clusters out.
-        score: what is read of the class: probability, as the paper, logit or log_probability.
+        score: the score of a mask: probability, as the paper, logit or log_probability.
     """
 
     samples: int = 1024
@@ -71,10 +72,10 @@ class InputSampling(MultiTarget):
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         model = transformer(model)
-        found = in_batches(lambda rows: self._tokens_and_masks(model, images[rows]), len(images), model.batch)
-        tokens, masks = torch.cat([x for x, _ in found]), [mask for _, part in found for mask in part]
-        answers = score_masks(model, tokens, masks, [scored(target, self.score, model) for target in targets])
-        return attributions(model, images, answers)
+        batches = in_batches(lambda rows: self._tokens_and_masks(model, images[rows]), len(images), model.batch)
+        tokens, masks = torch.cat([x for x, _ in batches]), [mask for _, part in batches for mask in part]
+        score_targets = [scored(target, self.score, model) for target in targets]
+        return attributions(model, images, score_masks(model, tokens, masks, score_targets))
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         model = transformer(model)
@@ -102,20 +103,20 @@ class InputSampling(MultiTarget):
 
 
 def k_means(rows: Tensor, clusters: int, steps: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return the centres, (cluster, dimension), and how many rows each has; a centre without any is zero."""
+    """Return the centroids, (cluster, dimension), and the size of each cluster; an empty one has the centroid zero."""
     first = torch.randint(len(rows), (clusters,), generator=generator).to(rows.device)
     centres, members = rows[first], first
-    # a channel drawn again is no second centre; rounding would otherwise choose between the two
-    again = (first[:, None] == first).tril(-1).any(dim=1)
+    # a channel drawn twice is one centroid only; rounding would otherwise choose between the two
+    repeated = (first[:, None] == first).tril(-1).any(dim=1)
     for _ in range(steps):
         closeness = 2 * rows @ centres.T - centres.square().sum(dim=1)
-        nearest = closeness.masked_fill(again, -torch.inf).argmax(dim=1)
-        again = torch.zeros_like(again)
+        nearest = closeness.masked_fill(repeated, -torch.inf).argmax(dim=1)
+        repeated = torch.zeros_like(repeated)
         members = torch.bincount(nearest, minlength=clusters)
-        moved = torch.zeros_like(centres).index_add_(0, nearest, rows) / members.clamp(min=1)[:, None]
-        shift = (moved - centres).square().sum()
-        centres = moved
-        if shift <= _SETTLED:
+        means = torch.zeros_like(centres).index_add_(0, nearest, rows) / members.clamp(min=1)[:, None]
+        shift = (means - centres).square().sum()
+        centres = means
+        if shift <= _TOLERANCE:
             break
     return centres, members
 

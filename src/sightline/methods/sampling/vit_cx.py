@@ -1,4 +1,4 @@
-"""ViT-CX: masks from clustered feature maps, weighed by their causal effect on the prediction."""
+"""ViT-CX: causal explanation of vision transformers by masks from clustered patch embeddings."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ Noise = Callable[[int], Tensor]
 )
 @dataclass(frozen=True, slots=True)
 class CausalExplanation(MultiTarget):
-    r"""ViT-CX: feature maps that look alike become masks, and each counts by what it causes in the model.
+    r"""ViT-CX: masks from clustered patch embeddings, averaged with their causal effect on the prediction as weight.
 
     .. math:: A = \frac1K \sum_k \frac{s_k\, C_k}{\sum_{k'} C_{k'}}, \qquad
         s_k = p(x \odot C_k + n_k) - p(x + n_k) + p(x), \qquad n_k = \sigma\, \epsilon_k \odot (1 - C_k)
 
-    The channels of a block's first norm, enlarged to the image and scaled to [0, 1], are clustered by cosine distance
-    with complete linkage; the scaled sums of the clusters are the masks :math:`C_k`. Noise fills what a mask hides, and
-    the second term takes back what the noise alone does. Constant channels are left out; a pixel that no mask shows
-    gets zero.
+    The channels of a block's first norm, upsampled to the image and scaled to [0, 1], are clustered by cosine distance
+    with complete linkage; the scaled sums of the clusters are the masks :math:`C_k`. Masked pixels are filled with
+    noise, and the second term subtracts the effect of the noise alone. Constant channels are left out; a pixel that no
+    mask shows gets zero. Gradient-free.
 
     Attributes:
         layer: the block whose first norm is read, counted from the end when negative; None is the last.
         tau: two clusters are joined while all their channels are at most this cosine distance apart.
-        noise: the standard deviation, in units of the normalised image; without noise half of the passes are needed.
+        noise: the standard deviation, in units of the normalised image; without noise half the passes are needed.
         seed: of the noise, which depends on the seed and the image alone.
-        score: what is read of the class: probability, as the paper, logit or log_probability.
+        score: the score of the class: probability, as the paper, logit or log_probability.
     """
 
     layer: int | None = None
@@ -73,14 +73,14 @@ class CausalExplanation(MultiTarget):
     ) -> list[Attribution]:
         model = transformer(model)
         site = model.layer(self.layer)
-        found = in_batches(lambda rows: _features(model, images[rows], site), len(images), model.batch)
-        features, clean = torch.cat([x for x, _ in found]), torch.cat([x for _, x in found])
-        readers = [scored(target, self.score, model) for target in targets]
+        batches = in_batches(lambda rows: _features(model, images[rows], site), len(images), model.batch)
+        features, clean = (torch.cat(part) for part in zip(*batches, strict=True))
+        score_targets = [scored(target, self.score, model) for target in targets]
         maps = []
         for row, generator in enumerate(generators(self.seed, images)):
-            image, own = images[row], [reader.take([row]) for reader in readers]
+            image, own = images[row], [target.take([row]) for target in score_targets]
             masks = cluster_masks(features[row], (image.shape[-2], image.shape[-1]), self.tau)
-            noise = _drawn(image, self.noise, len(masks), generator) if self.noise else None
+            noise = _noise_by_mask(image, self.noise, len(masks), generator) if self.noise else None
             maps.append(causal_maps(model, image, masks, noise, clean[row], own))
         grid = pixel_grid(images)
         return [Attribution(values[None], grid) for values in torch.stack(maps, dim=1)]
@@ -112,7 +112,7 @@ def cluster_masks(features: Tensor, size: tuple[int, int], tau: float) -> Tensor
     channels = F.interpolate(features[None], size=size, mode="bilinear", align_corners=False)[0]
     varied = channels.flatten(1).amax(dim=1) > channels.flatten(1).amin(dim=1)
     channels = _scaled(channels[varied])
-    return joined(channels, clusters(channels, tau)) if len(channels) else channels
+    return cluster_sums(channels, clusters(channels, tau)) if len(channels) else channels
 
 
 def clusters(channels: Tensor, tau: float) -> Tensor:
@@ -125,8 +125,8 @@ def clusters(channels: Tensor, tau: float) -> Tensor:
     return torch.from_numpy(labels).to(channels.device)
 
 
-def joined(channels: Tensor, labels: Tensor) -> Tensor:
-    """Add the channels of each cluster and scale the sums to [0, 1]: (cluster, height, width)."""
+def cluster_sums(channels: Tensor, labels: Tensor) -> Tensor:
+    """Sum the channels of each cluster and scale the sums to [0, 1]: (cluster, height, width)."""
     return _scaled(torch.stack([channels[labels == label].sum(dim=0) for label in labels.unique()]))
 
 
@@ -135,7 +135,7 @@ def _scaled(maps: Tensor) -> Tensor:
     return (maps - low) / (high - low).clamp(min=torch.finfo(maps.dtype).tiny)
 
 
-def _drawn(image: Tensor, deviation: float, count: int, generator: torch.Generator) -> Noise:
+def _noise_by_mask(image: Tensor, deviation: float, count: int, generator: torch.Generator) -> Noise:
     """Return the noise of each mask by its index, the same in whatever batches the masks run."""
     seeds = torch.randint(2**62, (count,), generator=generator).tolist()
     return lambda index: deviation * normal(image, torch.Generator().manual_seed(seeds[index]))
@@ -155,18 +155,18 @@ def causal_maps(
         model: a transformer.
         image: shape (3, height, width).
         masks: shape (mask, height, width), between 0 and 1.
-        noise: gives the noise, shaped as the image, that fills what a mask hides, by the mask's index; None for none.
+        noise: returns the noise that fills masked pixels, shaped as the image, by the mask's index; None for none.
         clean: the image's logits, shape (class,).
-        targets: what is read of the logits, for this image alone.
+        targets: functions of the logits, for this image alone.
     """
     if not len(masks):
         return image.new_zeros(len(targets), *image.shape[-2:])
     scores = causal_scores(model, image, masks, noise, clean, targets)
     inside = masks.to(scores)
     cover = inside.sum(dim=0)
-    weighed = torch.einsum("tk,khw->thw", scores, inside) / len(masks)
-    shown = cover > 32 * torch.finfo(cover.dtype).eps  # rounding is not to choose between nothing and everything
-    return torch.where(shown, weighed / cover, torch.zeros_like(weighed))
+    weighted = torch.einsum("tk,khw->thw", scores, inside) / len(masks)
+    shown = cover > 32 * torch.finfo(cover.dtype).eps  # a cover of mere rounding is none
+    return torch.where(shown, weighted / cover, torch.zeros_like(weighted))
 
 
 def causal_scores(
@@ -177,7 +177,7 @@ def causal_scores(
     clean: Tensor,
     targets: Sequence[Target],
 ) -> Tensor:
-    """Return what each mask causes in each target, shape (target, mask)."""
+    """Return the causal effect of each mask on each target, shape (target, mask)."""
 
     def read(logits: Tensor) -> Tensor:
         rows = [0] * len(logits)

@@ -13,9 +13,9 @@ class PerturbationOptions(HasOptions):
         window: width of the first blur that fill='fade' tries, in pixels, odd.
         radius: radius of the blur of fill='blur', in pixels.
         sigma: standard deviation of the blur of fill='blur', in pixels.
-        score: what is followed: probability, log_probability, logit or accuracy of the class; see the model's output
-            for what a probability is. A target without a class, such as a contrast, is followed itself, in its own
-            units.
+        score: what is followed of the class: probability, log_probability, logit or accuracy. Probabilities are those
+            of the model's output; a value or an embedding has none and needs logit. A target without a class, such as a
+            contrast, is followed itself, in its own units.
         tie: order of equal pixels or patches: index (row-major), or random, drawn with the seed.
         seed: of random ties.
     """

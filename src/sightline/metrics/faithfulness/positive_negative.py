@@ -89,10 +89,11 @@ class Positive(_Masked):
 
     .. math:: \sum_{k} \frac{c_k + c_{k+1}}{2} (f_{k+1} - f_k), \qquad f = 0.1, 0.2, \dots 0.9
 
-    where :math:`c_k` is 1 if the model's first choice is the true class once the
-    :math:`\lfloor HW f_k \rfloor` most important pixels are black, and 0 otherwise :cite:p:`chefer2021transformer`. The
-    true class is followed whichever class the map explains; give ``labels=…`` where they differ. The mean over images
-    is the area under the accuracy curve of the set, and `Measurement.curve` holds the hits of each image.
+    where :math:`c_k` is 1 if the model's first choice is the true class once the :math:`\lfloor HW f_k \rfloor` most
+    important pixels are black, and 0 otherwise :cite:p:`chefer2021transformer`. The true class is followed whichever
+    class the map explains; give ``labels=…`` where they differ. The mean over images is the area under the accuracy
+    curve of the set, and `Measurement.curve` holds the hits of each image. Of a model with several labels at once, a
+    label is right where its probability is a half or more.
 
     The authors print hits per fraction; that the published areas are this sum, at most 0.8 and times 100, fits their
     size. ``include_zero=True`` adds the untouched image, at most 0.9, as later work of the same group does.

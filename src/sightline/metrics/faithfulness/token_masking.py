@@ -113,6 +113,7 @@ class DeletionAccuracy(_TokenMasking):
     where :math:`x^{-f}` are the tokens without the most important share :math:`f` of the patches, removed after the
     positions were added and not painted over; prefix tokens stay :cite:p:`skipplus2024`. The integral is the trapezoid
     rule over f = 0, 0.1, …, 0.9, and :math:`c` the label of the image where labels are given, else the target's class.
+    Of a model with several labels at once, :math:`c` is right where its probability is a half or more.
     The value is the curve's mean height; the paper prints 100 minus 90 times the mean over images.
 
     A patch's importance is the map's value where the map is an enlarged grid of patches, and its mean over the patch

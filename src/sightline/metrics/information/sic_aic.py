@@ -130,9 +130,9 @@ class Aic(_Pic):
     .. math:: \int_0^1 s(e)\,de, \qquad s_t = \max_{u \le t} \mathbb{1}[\arg\max_k y_k(x_u) = c]
 
     with the pictures :math:`x_t` and their information :math:`e_t` as in `sic`: it says how little information brings
-    the class :math:`c` back to the first place :cite:p:`kapishnikov2019`. It needs a target that names a class. It
-    costs 15 forward passes, shared with `sic`. The figure for a set of images is the area under the median (or mean)
-    curve, `area_of_curves`.
+    the class :math:`c` back to the first place :cite:p:`kapishnikov2019`. It needs a target that names a class; of a
+    model with several labels at once, one is right where its probability is a half or more. It costs 15 forward passes,
+    shared with `sic`. The figure for a set of images is the area under the median (or mean) curve, `area_of_curves`.
 
     Edge cases: NaN, with the reason, where the model is wrong on the image, or still right on the picture interpolated
     from the random pixels alone, or where that picture is as large as the image; otherwise as `sic`.

@@ -16,7 +16,7 @@ from sightline.models.adapter import Adapter
 from sightline.options import HasOptions
 from sightline.registry import METRICS
 from sightline.seeds import generators
-from sightline.types import Logit, LogProbability, Passes, Probability, Target
+from sightline.types import Logit, LogProbability, Passes, Probability, Target, Value
 
 Against = Literal["random", "likeliest", "unlikeliest"]
 
@@ -38,6 +38,8 @@ class RandomLogit(HasOptions):
 
     A map that explains one class cannot be the same for every other :cite:p:`sixt2020`; a class-agnostic method scores
     1. It runs the method once, and the model once to know its classes.
+
+    Where the output is a value or an embedding, another value takes the place of the other class.
 
     Edge cases: a constant map of either class is NaN and flagged, and so is a model of a single class. A target without
     a class, such as a contrast, is an error.
@@ -86,11 +88,11 @@ class RandomLogit(HasOptions):
 
 
 def explained(case: Case) -> tuple[int, ...]:
-    """Return the class that was explained for each image."""
+    """Return the class, or the value, that was explained for each image."""
     target: Target = case.target
-    if not isinstance(target, Logit | Probability | LogProbability):
+    if not isinstance(target, Logit | Probability | LogProbability | Value):
         raise InputError(
             f"a {type(target).__name__} names no class, so there is no other to compare with; "
-            "explain a Logit, a Probability or a LogProbability"
+            "explain a Logit, a Probability, a LogProbability or a Value"
         )
     return (target.index,) * len(case.images) if isinstance(target.index, int) else target.index

@@ -1,4 +1,4 @@
-"""The layers an iterated integral passes on its way from the image to where the map is made."""
+"""The layers of an iterated integral, from the image to the layer at which the map is made."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from sightline.models.cnn.adapter import Convolutional
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import unknown
 
-Layer = int | str
+LayerName = int | str
 IMAGE = "image"
 
 
 @dataclass(frozen=True, eq=False)
-class Stop:
-    """A layer that is passed.
+class PathLayer:
+    """A layer with the points of its path.
 
     Attributes:
         site: its name, `image` for the input.
-        nodes: the points on the path from the reference (0) to the representation itself (1); only 1 where the layer
-            is passed without interpolation.
+        nodes: the points on the path from the baseline (0) to the representation itself (1); only 1 where the layer
+            is not interpolated.
         weights: of the points.
     """
 
@@ -49,32 +49,35 @@ class Stop:
         return self.nodes[steps].to(like).view(shape), self.weights[steps].to(like).view(shape)
 
 
-def plain(site: str) -> Stop:
-    """Pass a layer without interpolation."""
-    one = torch.ones(1, dtype=torch.float64)
-    return Stop(site, one, one)
+Path = tuple[PathLayer, ...]
 
 
-def route(model: Adapter, layers: Sequence[Layer], layer: Layer | None, steps: int, rule: Rule) -> tuple[Stop, ...]:
-    """Return the stops from the image on: every integrated layer, and last the one at which the map is made."""
-    places = _places(model)
-    sites = [find(model, one) for one in layers]
+def not_interpolated(site: str) -> PathLayer:
+    """Return a layer whose path is the representation itself."""
+    single = torch.ones(1, dtype=torch.float64)
+    return PathLayer(site, single, single)
+
+
+def path_layers(model: Adapter, layers: Sequence[LayerName], layer: LayerName | None, steps: int, rule: Rule) -> Path:
+    """Return the layers from the image on: every integrated one, and last the one at which the map is made."""
+    names = _named(model)
+    sites = [find(model, each) for each in layers]
     end = sites[-1] if layer is None else find(model, layer)
-    order = [places.index(site) for site in sites]
-    if any(a >= b for a, b in pairwise(order)):
+    positions = [names.index(site) for site in sites]
+    if any(a >= b for a, b in pairwise(positions)):
         raise RecipeError(f"got layers={tuple(layers)} ({', '.join(sites)}); write each once, from the image on")
-    if places.index(end) < order[-1]:
+    if names.index(end) < positions[-1]:
         raise RecipeError(f"got layer={layer} ({end}), which comes before {sites[-1]}; the map is made after the paths")
-    path = quadrature(rule, steps)
-    stops = [Stop(site, *path) for site in sites]
+    nodes, weights = quadrature(rule, steps)
+    path = [PathLayer(site, nodes, weights) for site in sites]
     if sites[0] != IMAGE:
-        stops.insert(0, plain(IMAGE))
+        path.insert(0, not_interpolated(IMAGE))
     if end != sites[-1]:
-        stops.append(plain(end))
-    return tuple(stops)
+        path.append(not_interpolated(end))
+    return tuple(path)
 
 
-def find(model: Adapter, layer: Layer) -> str:
+def find(model: Adapter, layer: LayerName) -> str:
     """Return the site a layer means: 0 the image, -1 the last layer, -2 the one before it, 1 the first, or its name."""
     if layer in (0, IMAGE):
         return IMAGE
@@ -85,9 +88,9 @@ def find(model: Adapter, layer: Layer) -> str:
         raise SiteError(
             f"got layer {layer}; {model.name} has 0, the image, to {len(counted) - 1}: {', '.join(counted)}"
         )
-    if layer in _places(model):
+    if layer in _named(model):
         return layer
-    raise SiteError(unknown(layer, "layer", _places(model), otherwise=f"take {counted[-1]!r}"))
+    raise SiteError(unknown(layer, "layer", _named(model), otherwise=f"take {counted[-1]!r}"))
 
 
 def _layers(model: Adapter) -> tuple[str, ...]:
@@ -102,8 +105,8 @@ def _layers(model: Adapter) -> tuple[str, ...]:
     )
 
 
-def _places(model: Adapter) -> tuple[str, ...]:
-    """Return everything that has a name, in the model's order."""
+def _named(model: Adapter) -> tuple[str, ...]:
+    """Return every layer that can be named, in the model's order."""
     if isinstance(model, Convolutional):
         return (IMAGE, *model.cuts)
     return (IMAGE, *_layers(model)) if isinstance(model, VisionTransformer) else (IMAGE,)
