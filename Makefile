@@ -1,8 +1,9 @@
-# setup demo check test test-all docs bench clean: each does whatever it needs first, on a fresh clone too.
+# setup demo check test test-all coverage docs bench clean: each does whatever it needs first, on a fresh clone too.
 #
 #   PYTHON     the interpreter that makes the virtual environment (3.11 or newer)
 #   EXTRAS     the optional packages that `setup` installs
 #   WORKERS    how many processes run the tests
+#   OPTIONS    more options for pytest, such as OPTIONS="--cov"
 #
 # Where PIP_FIND_LINKS names folders with wheels, they are used. On a Linux machine without a GPU,
 # `UV_TORCH_BACKEND=cpu make setup` asks uv for the small CPU build of torch.
@@ -31,7 +32,7 @@ define install
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all docs bench clean
+.PHONY: help setup demo check test test-all coverage docs bench clean
 
 help:
 	@echo "make setup     a virtual environment in .venv with everything below"
@@ -39,6 +40,7 @@ help:
 	@echo "make check     lint, formatting, types"
 	@echo "make test      the test suite"
 	@echo "make test-all  the test suite and the slow checks on real models"
+	@echo "make coverage  the test suite, and which lines it ran, in coverage.xml"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make bench     one script per claim about speed"
 	@echo "make clean     remove what the others made, except .venv"
@@ -66,12 +68,18 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# One thread per process: two test processes on two cores are faster than two that fight for them.
+# The tests, and the examples in docstrings. One thread per process: two test processes on two cores are faster than two
+# that fight for them.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(OPTIONS) --doctest-modules src/sightline tests
+
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+	$(PYTEST)
+
+coverage: setup
+	$(PYTEST) -m "not slow" --cov --cov-report=term --cov-report=xml
 
 .venv/.sightline-docs: $(STAMP)
 	$(call install,--editable ".[docs]")
@@ -89,5 +97,5 @@ bench: setup
 	[ -n "$$found" ] || echo "there is no script in benchmarks/ yet"
 
 clean:
-	rm -rf build dist docs/_build docs/reference demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist docs/_build demo-out coverage.xml .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """sightline explains what a vision model looked at, and says how far that explanation can be trusted.
 
->>> import sightline
+>>> import sightline, torch
 >>> model = sightline.load("bundled/shapes-vit")
 >>> images = model.normalise(torch.rand(1, 3, 64, 64))
 >>> sightline.explain(model, images, "plus(libra(ixg))").map.shape

