@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +39,7 @@ class BaseSpec:
     @property
     def summary(self) -> str:
         """The first line of the documentation."""
-        return self.doc.strip().split("\n", 1)[0]
+        return (inspect.getdoc(self.build) or "").strip().split("\n", 1)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "sightline"
 # (explain, evaluate), `__init__` the public names; both stand on the rooms to the left of `bench`.
 LEFT = {"models", "perturb", "data", "methods", "operators", "metrics"}
 ROOMS = {
-    "models": set(),
+    "models": {"data"},
     "perturb": {"models"},
     "data": set(),
     "methods": {"models", "perturb"},

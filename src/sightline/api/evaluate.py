@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sightline.api.batches import as_batch
-from sightline.api.requirements import as_method, ready
+from sightline.api.explain import as_method, ready
 from sightline.errors import RecipeError
 from sightline.metrics.case import Case
 from sightline.metrics.judge import Scores, judge
 from sightline.metrics.protocols import protocol_metrics
 from sightline.models.families import adapt
+from sightline.models.inputs import as_batch
 from sightline.models.targets import resolve_target
 from sightline.recipe import parse
 from sightline.types import Attribution, Method

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from sightline.api.requirements import as_method, check_needs
+from sightline.api.explain import as_method, check_needs
 from sightline.errors import RecipeError
 from sightline.methods.chance.controls import CONTROLS
 from sightline.models.adapter import Adapter

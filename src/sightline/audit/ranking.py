@@ -16,7 +16,6 @@ from PIL import Image
 from torch import Tensor
 
 from sightline import api
-from sightline.api.batches import batches_of, is_batches
 from sightline.audit.explained_image import ExplainedImage, explain_image
 from sightline.audit.panel import panel_of
 from sightline.audit.scored_map import map_cost
@@ -33,6 +32,7 @@ from sightline.extras import require
 from sightline.files import write_output
 from sightline.models.adapter import Adapter
 from sightline.models.families import adapt
+from sightline.models.inputs import batches_of, is_batches
 from sightline.progress import progress_bar
 from sightline.types import Method
 

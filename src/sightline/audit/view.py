@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from sightline.api.batches import seen_pixels
 from sightline.models.adapter import Adapter
+from sightline.models.inputs import seen_pixels
 
 __all__ = ["Box", "View", "as_picture", "view_of"]
 

@@ -21,9 +21,8 @@ from sightline.cli.options import (
     Out,
     Seed,
     Target,
-    needed,
 )
-from sightline.cli.request import Request, split_words
+from sightline.cli.request import Request, needed, split_words
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -19,11 +19,9 @@ __all__ = [
     "Out",
     "Seed",
     "Target",
-    "needed",
 ]
 
 _MODEL = "A model id, such as timm/vit_base_patch16_224 or bundled/shapes-vit."
-_SOME = ("bundled/shapes-vit", "timm/vit_base_patch16_224", "torchvision/resnet50", "package/efficientnet_lite0")
 
 
 def _model(text: str) -> typer.models.OptionInfo:
@@ -71,13 +69,3 @@ Device = Annotated[str, typer.Option(metavar="NAME", help="cpu, cuda, or auto: c
 Classes = Annotated[
     str | None, typer.Option(metavar="WORDS", help="For a CLIP model: what to choose between, such as 'cat, dog'.")
 ]
-
-
-def needed(model: str | None) -> str:
-    """Return the model id, or say how to give one."""
-    if not model:
-        raise typer.BadParameter(
-            f"name a model with --model, or set SIGHTLINE_MODEL; for instance {', '.join(_SOME)}; "
-            "`sightline list models` shows more"
-        )
-    return model

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from sightline.errors import SightlineError
     from sightline.models.adapter import Adapter
 
-__all__ = ["Request", "split_words"]
+__all__ = ["Request", "needed", "split_words"]
+
+_SOME = ("bundled/shapes-vit", "timm/vit_base_patch16_224", "torchvision/resnet50", "package/efficientnet_lite0")
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,16 @@ class Request:
         from sightline.models.targets import find_class
 
         return None if self.target is None else find_class(model, self.target)
+
+
+def needed(model: str | None) -> str:
+    """Return the model id, or say how to give one."""
+    if not model:
+        raise typer.BadParameter(
+            f"name a model with --model, or set SIGHTLINE_MODEL; for instance {', '.join(_SOME)}; "
+            "`sightline list models` shows more"
+        )
+    return model
 
 
 def split_words(text: str | None) -> tuple[str, ...]:

@@ -172,6 +172,20 @@ _OUTPUTS: dict[str, Callable[[Any], Output | None]] = {
 }
 
 
+def classifier_size(model: Any) -> int | None:
+    """Return how many logits a library's own model returns, where its last layer is linear and nothing follows it.
+
+    None for any other model: then only running it tells how it ends.
+    """
+    if type(model).__module__.partition(".")[0] not in ("timm", "torchvision", "transformers"):
+        return None
+    leaves = [module for module in model.modules() if next(module.children(), None) is None]
+    last = next(
+        (leaf for leaf in reversed(leaves) if not isinstance(leaf, nn.Identity | nn.Dropout | nn.Flatten)), None
+    )
+    return last.out_features if isinstance(last, nn.Linear) else None
+
+
 def _is_removed(head: Any) -> bool:
     """Tell whether the identity stands where a classifier was: the features come out instead."""
     if not isinstance(head, nn.Sequential):

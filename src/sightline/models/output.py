@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.errors import InputError, TargetError, UnsupportedModel
-from sightline.models.facts import IMAGE_SIZES
+from sightline.models.facts import IMAGE_SIZES, classifier_size
 from sightline.models.passes import spend
 from sightline.models.survey import meta_copy
 from sightline.registry import unknown
@@ -80,11 +80,13 @@ class Ending:
 def read_ending(model: Adapter, size: tuple[int, int] | None) -> Ending:
     """Read how a network ends off one image without contents on its weightless copy, or off a blank one on itself.
 
-    Only the latter counts as a pass. Nothing can be read of a function. `size` is that of the images the model takes,
-    where it is known.
+    Only the latter counts as a pass; a library's own classifier need not be run. Nothing can be read of a function.
+    `size` is that of the images the model takes, where it is known.
     """
     if not isinstance(model.model, nn.Module):
         return Ending()
+    if (classes := classifier_size(model.model)) is not None:
+        return Ending(None, classes)
     squares = [(side, side) for side in IMAGE_SIZES]
     sizes = squares if size is None else [size, *squares]
     try:
