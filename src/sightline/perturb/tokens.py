@@ -1,7 +1,7 @@
-"""True token masking: patches that are not there at all, instead of filled ones.
+"""True token masking: patches are removed by dropping their tokens, instead of filling pixels.
 
-Tokens are dropped after the positions were added, so what is left keeps its place; the prefix tokens always stay. It is
-defined for plain transformers only :cite:p:`skipplus2024`.
+Tokens are dropped after the positions were added, so the rest keep their positions; the prefix tokens always stay. It
+is defined for plain transformers only :cite:p:`skipplus2024`.
 """
 
 from __future__ import annotations
