@@ -22,11 +22,11 @@ from rich.console import Console
 
 from sightline import __version__
 from sightline.bench.engines.local import LocalEngine
-from sightline.bench.images import deal, open_images
+from sightline.bench.images import open_images, split
 from sightline.bench.plan import make_plan
-from sightline.bench.store.rows import Result
+from sightline.bench.store.rows import UnitResult
 from sightline.bench.store.store import Store
-from sightline.bench.unit import Manifest, Setting, Unit
+from sightline.bench.unit import Manifest, RunConfig, Unit
 
 METHODS = ["gae", "ixg", "rollout", "smooth_grad(samples=4)"]
 METRICS = {"real": ["insertion(step=1792)", "deletion(step=1792)"], "bundled": ["insertion(step=16)"]}
@@ -43,7 +43,8 @@ class Timed:
 
     def warm(self, units: list[Unit]) -> None:
         """Let every worker do a unit."""
-        while len(self.engine.hands) < self.engine.workers or not all(hand.model for hand in self.engine.hands):
+        engine = self.engine
+        while len(engine.workers) < engine.max_workers or not all(worker.model for worker in engine.workers):
             self.engine.run(units, self._done, lambda _: True)
         self.resident.clear()
 
@@ -53,9 +54,9 @@ class Timed:
         self.engine.run(units, self._done, lambda _: True)
         self.seconds.append(time.perf_counter() - begun)
 
-    def _done(self, unit: Unit, result: Result) -> None:
+    def _done(self, unit: Unit, result: UnitResult) -> None:
         self.store.write(unit.key, result.rows, result.maps)
-        self.resident.append(max(_resident(hand.process.pid) for hand in self.engine.hands))
+        self.resident.append(max(_resident(worker.process.pid) for worker in self.engine.workers))
 
     def grown(self) -> float:
         """Return by how many MB the last quarter is above the first."""
@@ -68,15 +69,15 @@ def _resident(process: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def planned(engine: LocalEngine, asked: Any, setting: Setting) -> list[Unit]:
+def planned(engine: LocalEngine, asked: Any, config: RunConfig) -> list[Unit]:
     """Return the units to be done."""
     model = f"file:{asked.weights}@timm/vit_tiny_patch16_224" if asked.weights else "bundled/shapes-vit"
     metrics = METRICS["real" if asked.weights else "bundled"]
     settings = {"name": "workers", "models": [model], "methods": METHODS, "metrics": metrics, "controls": False}
-    plan = make_plan({**settings, "dataset": setting.dataset, "batch": asked.batch})
+    plan = make_plan({**settings, "dataset": config.dataset, "batch": asked.batch})
     found = engine.describe([model], plan.expanded().recipes, plan.expanded().metrics)
-    blocks = deal(open_images(setting.dataset), asked.batch, asked.images)
-    manifest = Manifest(plan.model_dump(mode="json"), setting, "images", blocks, tuple(found), version=__version__)
+    chunks = split(open_images(config.dataset), asked.batch, asked.images)
+    manifest = Manifest(plan.model_dump(mode="json"), config, "images", chunks, tuple(found), version=__version__)
     return list(manifest.units())
 
 
@@ -94,15 +95,15 @@ def main() -> None:
     asked = arguments()
     asked.weights = asked.weights and asked.weights.resolve()
     own = "../shared/data/imagenet-samples" if asked.weights else f"shapes(count={asked.images})"
-    setting = Setting(asked.dataset or own)
+    config = RunConfig(asked.dataset or own)
     console = Console()
     with ExitStack() as stack:
         found = {}
         for workers in (1, 2):
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            engine = stack.enter_context(LocalEngine(setting, workers=workers))
+            engine = stack.enter_context(LocalEngine(config, workers=workers))
             found[workers] = Timed(engine, Store(folder))
-        units = planned(found[1].engine, asked, setting)
+        units = planned(found[1].engine, asked, config)
         for timed in found.values():
             timed.warm(units[:4])
         for _ in range(asked.repeats):

@@ -34,7 +34,7 @@ METRICS = ("insertion(step={})", "deletion(step={})", "insertion(step={}, radius
 
 def load(name: str, weights: Path | None) -> sightline.Adapter:
     """Load a timm model, from a weights file where one is given."""
-    model = require("timm", extra="timm").create_model(name, pretrained=weights is None)
+    model = require("timm").create_model(name, pretrained=weights is None)
     if weights is not None:
         model.load_state_dict(load_file(weights))
     return sightline.adapt(model.eval())

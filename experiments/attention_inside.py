@@ -73,9 +73,9 @@ def observe(model: VisionTransformer, image: Tensor, mask: Tensor, *, others: bo
 
 def draw(found: Tensor, path: Path) -> None:
     """Draw the mean of each pair over the blocks, with a band of one standard error."""
-    matplotlib = require("matplotlib", extra="report")
+    matplotlib = require("matplotlib")
     matplotlib.use("Agg")
-    plot = require("matplotlib.pyplot", extra="report")
+    plot = require("matplotlib.pyplot")
     figure, axes = plot.subplots(figsize=(6.4, 4.0), constrained_layout=True)
     blocks = range(found.shape[1])
     for pair, name in enumerate(PAIRS):

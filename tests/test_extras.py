@@ -55,15 +55,26 @@ def run(code: str) -> str:
 def test_require_returns_the_module(packages):
     packages("optional_thing", "answer = 42")
     packages("optional_thing.inner", "answer = 43")
-    assert require("optional_thing", extra="thing").answer == 42
-    assert require("optional_thing.inner", extra="thing").answer == 43
+    assert require("optional_thing").answer == 42
+    assert require("optional_thing.inner").answer == 43
 
 
-def test_a_missing_package_is_named_with_its_pip_line():
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [("timm", "timm"), ("huggingface_hub.constants", "timm"), ("open_clip", "clip"), ("skimage.segmentation", "photo")],
+)
+def test_a_missing_package_is_named_with_its_pip_line(module, extra, monkeypatch):
+    package = module.partition(".")[0]
+
+    def absent(_name):
+        raise ModuleNotFoundError(package, name=package)
+
+    monkeypatch.setattr(extras, "repair_torchvision", lambda: None)
+    monkeypatch.setattr(extras.importlib, "import_module", absent)
     with pytest.raises(
-        MissingExtra, match=r'^absent_thing is not installed; pip install "sightline\[thing\]"$'
+        MissingExtra, match=rf'^{package} is not installed; pip install "sightline\[{extra}\]"$'
     ) as info:
-        require("absent_thing.inner", extra="thing")
+        require(module)
     assert isinstance(info.value, SightlineError)
     assert isinstance(info.value, ImportError)
 
@@ -71,14 +82,20 @@ def test_a_missing_package_is_named_with_its_pip_line():
 def test_a_package_that_lacks_a_package_of_its_own_says_which(packages):
     packages("optional_thing", "import its_own_dependency")
     with pytest.raises(ModuleNotFoundError, match="its_own_dependency") as info:
-        require("optional_thing", extra="thing")
+        require("optional_thing")
     assert not isinstance(info.value, MissingExtra)
 
 
 def test_a_missing_submodule_is_not_taken_for_a_missing_package(packages):
     packages("optional_thing", "")
     with pytest.raises(ModuleNotFoundError, match=r"optional_thing\.gone") as info:
-        require("optional_thing.gone", extra="thing")
+        require("optional_thing.gone")
+    assert not isinstance(info.value, MissingExtra)
+
+
+def test_a_package_that_no_extra_brings_is_simply_missing():
+    with pytest.raises(ModuleNotFoundError, match="absent_thing") as info:
+        require("absent_thing.inner")
     assert not isinstance(info.value, MissingExtra)
 
 
@@ -90,7 +107,7 @@ def test_only_packages_that_use_torchvision_repair_it_first(module, repaired, pa
     calls = []
     monkeypatch.setattr(extras, "repair_torchvision", lambda: calls.append("repair"))
     monkeypatch.setattr(extras.importlib, "import_module", lambda name: calls.append(name))
-    require(module, extra="thing")
+    require(module)
     assert calls == (["repair", module] if repaired else [module])
 
 
@@ -178,8 +195,8 @@ def test_the_installed_timm_and_torchvision_work_after_it():
         from PIL import Image
         from sightline.extras import require
 
-        timm = require("timm", extra="timm")
-        torchvision = require("torchvision", extra="timm")
+        timm = require("timm")
+        torchvision = require("torchvision")
         transform = torchvision.transforms.Compose(
             [torchvision.transforms.Resize(32), torchvision.transforms.ToTensor()]
         )

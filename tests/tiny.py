@@ -27,7 +27,7 @@ def vit(**options: Any) -> nn.Module:
         "mlp_ratio": 2,
     }
     torch.manual_seed(1)
-    module = require("timm.models.vision_transformer", extra="timm")
+    module = require("timm.models.vision_transformer")
     model: nn.Module = module.VisionTransformer(**settings | options)
     return awake(model).eval()
 
@@ -79,7 +79,7 @@ def reference_vit(dtype: torch.dtype = torch.float32, eps: float = 1e-6) -> tupl
 
 def real_vit(shared: Path) -> nn.Module:
     """The real ImageNet ViT-Tiny/16 of the shared folder."""
-    model: nn.Module = require("timm", extra="timm").create_model("vit_tiny_patch16_224")
+    model: nn.Module = require("timm").create_model("vit_tiny_patch16_224")
     model.load_state_dict(load_file(shared / "weights" / "vit_tiny_patch16_224.safetensors"))
     return model.eval()
 

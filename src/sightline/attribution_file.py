@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from sightline.errors import InputError
-from sightline.files import write_atomically
+from sightline.files import write_output
 from sightline.types import (
     Attribution,
     Contrast,
@@ -51,7 +51,7 @@ def save_attribution(attribution: Attribution, path: str | PathLike[str]) -> Pat
         "labels": attribution.labels,
         "target": _written(attribution.target),
     }
-    return write_atomically(path, save(tensors, metadata={KEY: json.dumps(header)}))
+    return write_output(path, save(tensors, metadata={KEY: json.dumps(header)}))
 
 
 def load_attribution(path: str | PathLike[str]) -> Attribution:

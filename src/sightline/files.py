@@ -1,4 +1,4 @@
-"""Whole files: written under another name, synced, then renamed, so that nobody ever sees half of one."""
+"""Atomic writes: under another name, synced, then renamed, so that nobody ever reads half of a file."""
 
 from __future__ import annotations
 
@@ -11,42 +11,50 @@ from pathlib import Path
 
 from sightline.errors import OutputError
 
-__all__ = ["PART", "host_name", "is_orphan", "write_atomically", "write_whole"]
+__all__ = ["TEMPORARY", "host_name", "is_orphan", "write_atomically", "write_output"]
 
-PART = ".part"
-OLD = 24 * 3600.0  # seconds after which a temporary file belongs to nobody, wherever it came from
+TEMPORARY = ".part"  # how the name of a file that is being written ends
+STALE = 24 * 3600.0  # seconds after which a temporary file belongs to nobody, wherever it came from
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes) -> Path:
-    """Write a file so that it is there as a whole or not at all, missing folders included, and return its path.
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that it is there with all of `data` or not at all, even if the machine stops.
+
+    Missing folders are made. What was there before stays until the new file is complete.
 
     Raises:
-        OutputError: the folder or the file cannot be written.
+        OSError: the folder or the file cannot be written; nothing is left behind.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A short name of its own: that of the file may be as long as file names can be.
+    temporary = path.parent / f".sightline.{host_name()}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY}"
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def write_output(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Write a file that a user asked for, atomically, and return its path.
+
+    Raises:
+        OutputError: one sentence on why the folder or the file cannot be written.
     """
     path = Path(path)
     try:
-        write_whole(path, data)
+        write_atomically(path, data)
     except OSError as error:
         blocked = isinstance(error, FileExistsError | NotADirectoryError)
         reason = "its folder is a file" if blocked else (error.strerror or str(error)).lower()
         raise OutputError(f"cannot write {path}: {reason}; choose a folder that can be written") from error
     return path
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that it is there as a whole or not at all, even if the machine stops."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.parent / f".{path.name}.{host_name()}.{os.getpid()}.{secrets.token_hex(4)}{PART}"
-    try:
-        with part.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -63,11 +71,11 @@ def host_name() -> str:
     return "".join(letter for letter in socket.gethostname() if letter.isalnum() or letter == "-") or "host"
 
 
-def is_orphan(path: Path) -> bool:
-    """Tell whether the process that wrote a temporary file is gone."""
-    if time.time() - path.stat().st_mtime > OLD:
+def is_orphan(temporary: Path) -> bool:
+    """Tell whether the process that was writing a temporary file is gone."""
+    if time.time() - temporary.stat().st_mtime > STALE:
         return True
-    words = path.name.removesuffix(PART).split(".")
+    words = temporary.name.removesuffix(TEMPORARY).split(".")
     if len(words) < 4 or words[-3] != host_name() or not words[-2].isdigit():
         return False
     try:

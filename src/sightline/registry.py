@@ -138,14 +138,14 @@ class Registry(Mapping[str, S], Generic[Facts, S]):
         self._walked = False
         _REGISTRIES.setdefault(kind, self)
 
-    def register(self, name: str, *_: Facts.args, **facts: Facts.kwargs) -> Callable[[Class], Class]:
-        """Register a frozen dataclass under `name`; its fields are its options."""
+    def register(self, name: str, *args: Facts.args, **facts: Facts.kwargs) -> Callable[[Class], Class]:
+        """Return a decorator that registers a frozen dataclass under `name`; its fields are its options."""
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise RegistryError(f"got the name {name!r}; a name is lower case letters, digits and underscores")
 
         def enter(cls: Class) -> Class:
             self._check(name, cls)
-            spec = self._spec(name, self.kind, cls, *_, **facts)
+            spec = self._spec(name, self.kind, cls, *args, **facts)
             check_words_when_built(name, cls)
             self._specs[name] = _SPECS[cls] = spec
             return cls

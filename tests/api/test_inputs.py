@@ -144,7 +144,7 @@ def test_a_regression_of_one_output_is_refused_where_a_probability_is_meant(imag
     curve = sightline.evaluate(model, images[:1], attribution, "deletion(score='logit')").curves[
         "deletion(score='logit')"
     ]
-    assert curve[0, 0] == pytest.approx(float(network(images[:1])), abs=1e-5)
+    assert curve[0, 0] == pytest.approx(network(images[:1]).item(), abs=1e-5)
 
 
 def test_several_labels_are_judged_by_a_sigmoid(images):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sightline.cli import doctor
+from sightline.extras import EXTRAS as TABLE
+from sightline.extras import extra_of
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -19,14 +20,13 @@ WORKFLOWS = ROOT / ".github" / "workflows"
 MODULES = {"pillow": "PIL", "open-clip-torch": "open_clip", "scikit-image": "skimage"}  # imported by another name
 
 
-def extras_asked_for(text: str) -> set[str]:
-    """Return the extras named in ``require(module, extra=...)``."""
+def packages_required(text: str) -> set[str]:
+    """Return the packages named in ``require("package.module")``."""
     return {
-        keyword.value.value
+        node.args[0].value.partition(".")[0]
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") != "ConfigDict"  # which has an extra of its own
-        for keyword in node.keywords
-        if keyword.arg == "extra" and isinstance(keyword.value, ast.Constant)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "require"
+        if isinstance(node.args[0], ast.Constant)
     }
 
 
@@ -51,6 +51,18 @@ def test_what_lands_was_checked_and_tested():
     assert script.read_text(encoding="utf-8").splitlines()[-1] == "make check test"
 
 
+@pytest.mark.parametrize("extra", TABLE)
+def test_the_table_of_extras_is_that_of_pip(extra):
+    assert set(TABLE[extra].values()) == packages(EXTRAS[extra])
+
+
+def test_every_package_that_is_required_has_its_extra():
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    required = set().union(*map(packages_required, sources))
+    assert {"timm", "pyarrow", "skimage"} <= required
+    assert [package for package in sorted(required) if extra_of(package) is None] == []
+
+
 def test_the_examples_in_docstrings_are_tests():
     if shutil.which("make") is None:
         pytest.skip("needs make")
@@ -66,9 +78,7 @@ def test_a_core_dependency_is_one_that_is_imported():
 
 
 def test_doctor_and_the_documentation_name_the_extras_that_are_there():
-    assert {*EXTRAS} - {*doctor.EXTRAS} == {"dev", "docs", "peers", "copyleft"}
-    for name, modules in doctor.EXTRAS.items():
-        assert {MODULES.get(package, package.replace("-", "_")) for package in packages(EXTRAS[name])} == {*modules}
+    assert {*EXTRAS} - {*TABLE} == {"dev", "docs", "peers", "copyleft"}
     table = (ROOT / "docs" / "installation.md").read_text(encoding="utf-8")
     named = re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)
     assert {name.strip("`") for row in named for name in row.split(", ")} == {*EXTRAS}
@@ -80,14 +90,8 @@ def test_every_optional_package_but_the_web_page_is_installed_for_the_tests():
     assert {*EXTRAS} - {*installed.split(",")} == {"app", "peers", "docs"}
 
 
-def test_a_missing_extra_is_one_that_pip_knows():
-    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
-    asked = set().union(*map(extras_asked_for, sources))
-    assert asked <= set(EXTRAS)
-
-
-def test_the_search_for_extras_finds_one():
-    assert extras_asked_for("def f():\n    return require('timm.layers', extra='timm')") == {"timm"}
+def test_the_search_for_packages_finds_one():
+    assert packages_required("def f():\n    return require('timm.layers').PatchEmbed") == {"timm"}
 
 
 def test_no_copyleft_package_is_needed_to_run():

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 
-from sightline.bench.images import chosen
-from sightline.bench.plan import CONTROLS, Plan, make_plan, read_plan
+from sightline.bench.images import dataset_of
+from sightline.bench.plan import Plan, make_plan, read_plan
 from sightline.errors import InputError, RecipeError
+from sightline.methods.chance.controls import CONTROLS
 from sightline.metrics.protocols import PROTOCOLS
 
 LEAST = {
@@ -109,6 +110,10 @@ def test_a_file_that_is_no_plan_is_told(tmp_path):
         ("shapes(count=9)", {"limit": 3, "seed": 7}, "shapes(count=9, limit=3)"),  # its seed draws other pictures
         ("shapes(limit=5)", {"limit": 3}, "shapes(limit=5)"),
         ("imagenet(root='x')", {"limit": 3, "seed": 7}, "imagenet(root='x', limit=3, seed=7)"),
+        ("folder(root='/data/limit=3/x')", {"limit": 2}, "folder(root='/data/limit=3/x', limit=2)"),
+        ("folder(root='/data/limit=3/x', limit=5,)", {"limit": 2}, "folder(root='/data/limit=3/x', limit=5)"),
+        ("folder('/data/seed=1')", {"limit": 2, "seed": 4}, "folder('/data/seed=1', limit=2, seed=4)"),
+        ("imagenet(root='x'", {"limit": 3}, "imagenet(root='x'"),  # its own mistake is said when it is opened
         ("photos (1)/", {"limit": 3}, {"name": "photos (1)/", "limit": 3}),
         ("photos", {}, "photos"),
         ({"name": "shapes", "count": 9}, {"limit": 3, "seed": 7}, {"limit": 3, "name": "shapes", "count": 9}),
@@ -116,7 +121,7 @@ def test_a_file_that_is_no_plan_is_told(tmp_path):
 )
 def test_limit_and_seed_reach_the_data_set(dataset, more, wanted):
     plan = Plan.model_validate(LEAST | {"dataset": dataset} | more)
-    assert chosen(plan) == wanted
+    assert dataset_of(plan) == wanted
 
 
 def test_plans_and_units_load_neither_torch_nor_pandas():

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from sightline import api
-from sightline.bench.plan import CONTROLS, read_plan
+from sightline.bench.plan import read_plan
 from sightline.bench.run import run
 from sightline.bench.store.store import read_rows
 from sightline.data.dataset import DATASETS, options_of
 from sightline.errors import SightlineError
+from sightline.methods.chance.controls import CONTROLS
 from sightline.metrics.protocols import PROTOCOLS
 from sightline.models.zoo.ids import load
 from sightline.recipe import parse, parse_metric, parts

@@ -1,4 +1,4 @@
-"""Feeding: a mask sees what the image sees, whatever the preprocessing does."""
+"""Preparation: a mask sees what the image sees, whatever the preprocessing does."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from sightline.bench.prepare import feed
+from sightline.bench.prepare import prepare
 from sightline.data.masks import fit_mask
 from sightline.data.source import Sample
 from sightline.errors import InputError
@@ -28,7 +28,7 @@ def sample(height, width, *, mask=True):
 
 
 def transforms(*steps):
-    module = require("torchvision.transforms", extra="timm")
+    module = require("torchvision.transforms")
     half = (0.5, 0.5, 0.5)
     return module.Compose([*(getattr(module, name)(size) for name, size in steps), module.ToTensor(),
                            module.Normalize(half, half)])  # fmt: skip
@@ -46,8 +46,8 @@ def shifted(picture):
 
 def test_a_resize_and_a_crop_are_followed_as_the_masks_room_does():
     one = sample(100, 140)
-    fed, mask = feed(adapter(transforms(("Resize", 64), ("CenterCrop", 56))), one)
-    assert fed.shape == (3, 56, 56)
+    prepared, mask = prepare(adapter(transforms(("Resize", 64), ("CenterCrop", 56))), one)
+    assert prepared.shape == (3, 56, 56)
     wanted = fit_mask(torch.from_numpy(one.mask), image_size=(100, 140), resize=64, crop=56)
     assert torch.equal(mask, wanted)
 
@@ -63,43 +63,43 @@ def test_a_resize_and_a_crop_are_followed_as_the_masks_room_does():
     ],
 )
 def test_the_evidence_stays_on_its_pixels(preprocess):
-    fed, mask = feed(adapter(preprocess), sample(100, 140))
-    assert mask.shape == fed.shape[1:]
-    bright = fed[0] > 0  # the picture is white where the mask says evidence
+    prepared, mask = prepare(adapter(preprocess), sample(100, 140))
+    assert mask.shape == prepared.shape[1:]
+    bright = prepared[0] > 0  # the picture is white where the mask says evidence
     assert ((mask == 1) == bright).float().mean() > 0.985
     assert (mask == 1).sum() > 50
 
 
 def test_what_lies_outside_the_picture_is_ignored():
-    fed, mask = feed(adapter(transforms(("CenterCrop", (120, 120)))), sample(100, 140))
-    assert fed.shape == (3, 120, 120)
+    prepared, mask = prepare(adapter(transforms(("CenterCrop", (120, 120)))), sample(100, 140))
+    assert prepared.shape == (3, 120, 120)
     assert (mask[:9] == -1).all()
     assert (mask[-9:] == -1).all()
     assert (mask[40:60] != -1).any()
 
 
 def test_squashing_takes_the_models_size():
-    fed, mask = feed(adapter(None, size=(20, 30)), sample(40, 60), "squash")
-    assert fed.shape == (3, 20, 30)
+    prepared, mask = prepare(adapter(None, size=(20, 30)), sample(40, 60), "squash")
+    assert prepared.shape == (3, 20, 30)
     assert torch.equal(mask, torch.from_numpy(sample(40, 60).mask)[1::2, 1::2])
-    assert fed.amin() == -1
+    assert prepared.amin() == -1
 
 
 def test_own_pixels_are_fed_as_they_are():
     pixels = torch.rand(3, 8, 8)
     one = Sample("a", Image.new("RGB", (8, 8)), 0, np.ones((8, 8), dtype=np.int8), pixels)
-    fed, mask = feed(adapter(squeezed), one)
-    assert torch.equal(fed, (pixels - 0.5) / 0.5)
+    prepared, mask = prepare(adapter(squeezed), one)
+    assert torch.equal(prepared, (pixels - 0.5) / 0.5)
     assert mask.shape == (8, 8)
 
 
 def test_without_a_mask_there_is_none():
-    assert feed(adapter(squeezed), sample(40, 60, mask=False))[1] is None
+    assert prepare(adapter(squeezed), sample(40, 60, mask=False))[1] is None
 
 
 def test_a_model_that_does_not_say_is_told_what_to_do():
     with pytest.raises(InputError, match="write resize = 'squash' in the plan"):
-        feed(adapter(None), sample(40, 60))
+        prepare(adapter(None), sample(40, 60))
 
 
 def test_a_mask_that_cannot_follow_is_refused():
@@ -108,4 +108,4 @@ def test_a_mask_that_cannot_follow_is_refused():
         return torch.cat([values, values.flip(-1)], dim=-1)
 
     with pytest.raises(InputError, match="a mask cannot follow it"):
-        feed(adapter(mirrored_twice), sample(40, 60))
+        prepare(adapter(mirrored_twice), sample(40, 60))

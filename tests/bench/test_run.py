@@ -8,20 +8,20 @@ import torch
 from torch import nn
 
 from sightline.bench import run as module
-from sightline.bench.engines.messages import error_of, pack, tell_error, unpack
-from sightline.bench.engines.process import answer
+from sightline.bench.engines.messages import error_of, pack, pack_error, unpack
+from sightline.bench.engines.process import handle_task
 from sightline.bench.images import open_images
-from sightline.bench.run import Watch, resume, run
+from sightline.bench.run import Callback, resume, run
 from sightline.bench.store.status import status_of
 from sightline.bench.store.store import Store, read_maps, read_rows
-from sightline.bench.unit import Setting
-from sightline.bench.work import Worker, digest_weights
+from sightline.bench.unit import RunConfig
+from sightline.bench.worker import Worker, digest_weights
 from sightline.errors import InputError, RecipeError, SightlineError, UnsupportedModel
 from sightline.models.families import adapt
 from sightline.recipe import parse
 
 
-class Listening(Watch):
+class Listening(Callback):
     """Remembers what it hears, and may do something at each unit."""
 
     def __init__(self, at_each=lambda: None):
@@ -30,7 +30,7 @@ class Listening(Watch):
     def planned(self, manifest, total, todo):
         self.todo = todo
 
-    def advanced(self, unit, standings):
+    def advanced(self, unit, means):
         self.heard += 1
         self.at_each()
 
@@ -108,7 +108,7 @@ def test_images_of_one_size_or_another_give_whole_rows(plan, tmp_path, resize):
 
 def test_the_order_of_the_work_does_not_matter(plan, tmp_path, rows, monkeypatch):
     run(plan(), str(tmp_path / "a"), workers=0)
-    monkeypatch.setattr(module, "_from_anywhere", lambda units: list(reversed(units)))
+    monkeypatch.setattr(module, "_rotated", lambda units: list(reversed(units)))
     run(plan(), str(tmp_path / "b"), workers=0)
     assert rows(tmp_path / "a") == rows(tmp_path / "b")
     monkeypatch.undo()
@@ -126,7 +126,7 @@ def test_another_batch_changes_at_most_the_last_digits(plan, tmp_path):
 def test_what_is_there_is_not_done_again(plan, tmp_path):
     run(plan(limit=2), str(tmp_path / "s"), workers=0)
     listening = Listening()
-    outcome = run(plan(limit=4), str(tmp_path / "s"), workers=0, watch=listening)
+    outcome = run(plan(limit=4), str(tmp_path / "s"), workers=0, callback=listening)
     assert (listening.todo, outcome.before, outcome.computed, outcome.total) == (2, 2, 2, 4)
     assert not run(plan(limit=4), str(tmp_path / "s"), workers=0).computed
     assert len(read_rows(tmp_path / "s")) == 4 * 2 * 3
@@ -145,7 +145,7 @@ def test_a_bucket_is_as_good_as_a_folder(plan, tmp_path, rows):
 def test_another_plan_in_the_same_store_is_told_and_keeps_its_rows(plan, tmp_path):
     run(plan(methods=["ixg"]), str(tmp_path / "s"), workers=0)
     listening = Listening()
-    run(plan(name="second", methods=["ixg"]), str(tmp_path / "s"), workers=0, watch=listening)
+    run(plan(name="second", methods=["ixg"]), str(tmp_path / "s"), workers=0, callback=listening)
     assert "held the run 'small'" in listening.notes[0]
     assert set(read_rows(tmp_path / "s")["run"]) == {"second"}
     assert set(read_rows(tmp_path / "s", run="small")["run"]) == {"small"}
@@ -153,7 +153,7 @@ def test_another_plan_in_the_same_store_is_told_and_keeps_its_rows(plan, tmp_pat
 
 def test_what_does_not_run_on_a_model_is_left_out_and_told(plan, tmp_path):
     listening = Listening()
-    outcome = run(plan(methods=["ixg", "rollout"], limit=2), str(tmp_path / "s"), workers=0, watch=listening)
+    outcome = run(plan(methods=["ixg", "rollout"], limit=2), str(tmp_path / "s"), workers=0, callback=listening)
     assert outcome.complete
     assert outcome.left_out[0][:2] == ("tests/small", "rollout")
     assert "left out rollout on tests/small: rollout needs attention maps" in listening.notes[0]
@@ -171,10 +171,10 @@ def test_a_wrong_data_set_is_told_before_anything_is_written(plan, tmp_path):
 def test_means_and_errors_are_those_of_the_rows(plan, tmp_path):
     outcome = run(plan(), str(tmp_path / "s"), workers=0)
     rows = read_rows(tmp_path / "s")
-    for line in outcome.standings.lines():
+    for line in outcome.running_means.ranked():
         own = rows[(rows["recipe"] == line.recipe) & (rows["metric"] == line.metric)]["value"]
         assert math.isclose(line.mean, own.mean(), rel_tol=1e-12)
-        assert math.isclose(line.error, own.sem(), rel_tol=1e-12)
+        assert math.isclose(line.standard_error, own.sem(), rel_tol=1e-12)
         assert line.count == own.count()
 
 
@@ -186,11 +186,11 @@ def test_two_drivers_on_one_store_do_not_do_the_same_twice(plan, tmp_path, rows)
         if not others:
             others.append(run(plan(), store, workers=0))
 
-    outcome = run(plan(), store, workers=0, watch=Listening(second))
+    outcome = run(plan(), store, workers=0, callback=Listening(second))
     assert outcome.computed == 1
     assert others[0].computed == 5
     assert outcome.complete
-    assert len(outcome.standings.lines()) == 6
+    assert len(outcome.running_means.ranked()) == 6
     run(plan(), str(tmp_path / "alone"), workers=0)
     assert rows(store) == rows(tmp_path / "alone")
 
@@ -216,7 +216,7 @@ def test_weights_that_are_not_those_of_the_run_are_refused(plan, tmp_path):
     from sightline.bench.store.rows import decode
 
     unit = replace(next(manifest.units()), weights="0" * 32)
-    found = decode(Worker(manifest.setting).work(unit).rows)["flag"].to_pylist()
+    found = decode(Worker(manifest.config).compute(unit).rows)["flag"].to_pylist()
     assert all("are not those of the run" in flag for flag in found)
 
 
@@ -241,14 +241,14 @@ def test_two_processes_give_the_rows_of_one(plan, tmp_path, rows):
 
 
 def test_what_a_worker_cannot_do_reaches_the_driver_as_it_was(outside):
-    worker = Worker(Setting("shapes"))
-    order = {"kind": "describe", "model": "bundled/none", "recipes": ["ixg"], "metrics": ["insertion"]}
-    head, blobs = unpack(pack(*answer(worker, order, [])[:1]))
+    worker = Worker(RunConfig("shapes"))
+    task = {"kind": "describe", "model": "bundled/none", "recipes": ["ixg"], "metrics": ["insertion"]}
+    head, blobs = unpack(pack(*handle_task(worker, task, [])[:1]))
     assert blobs == []
     with pytest.raises(UnsupportedModel, match="no model called 'bundled/none'"):
         raise error_of(head)
     with pytest.raises(SightlineError, match="a worker failed: KeyError: 'x'"):
-        raise error_of(tell_error(KeyError("x")))
+        raise error_of(pack_error(KeyError("x")))
 
 
 def test_messages_come_apart_as_they_were_put_together():
@@ -263,7 +263,7 @@ def test_resume_goes_on_where_a_run_was_stopped(plan, tmp_path, rows):
         raise Stop
 
     with pytest.raises(Stop):
-        run(plan(), str(tmp_path / "s"), workers=0, watch=Listening(stop))
+        run(plan(), str(tmp_path / "s"), workers=0, callback=Listening(stop))
     assert status_of(str(tmp_path / "s")).done == 1
     outcome = resume(str(tmp_path / "s"), workers=0)
     assert (outcome.before, outcome.computed) == (1, 5)

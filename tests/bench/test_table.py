@@ -6,14 +6,15 @@ import json
 import math
 import re
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
 
-from sightline.bench.formats import number, p_value
+from sightline.bench.columns import TableRow, column
+from sightline.bench.number_format import number, p_value
 from sightline.bench.table import Table, make_table
 from sightline.errors import InputError
 
@@ -70,7 +71,7 @@ def fail(rows, image, recipe=None, flag="failed: the model answered NaN"):
 
 
 def line(table: Table, recipe, metric="insertion"):
-    return next(one for one in table.lines if (one.recipe, one.metric) == (recipe, metric))
+    return next(one for one in table.rows if (one.recipe, one.metric) == (recipe, metric))
 
 
 def text(table: Table) -> str:
@@ -92,7 +93,7 @@ def test_a_line_says_what_the_rows_say(table):
     values = rows[(rows.recipe == "ixg") & (rows.metric == "deletion")].value
     found = line(table, "ixg", "deletion")
     assert found.mean == pytest.approx(values.mean())
-    assert found.error == pytest.approx(scipy.stats.sem(values))
+    assert found.standard_error == pytest.approx(scipy.stats.sem(values))
     assert found.low < found.mean < found.high
     assert (found.count, found.failed, found.degenerate, found.direction) == (20, 0, 0, "lower")
     assert (found.forward, found.backward) == (2.0, 1.0)
@@ -103,7 +104,7 @@ def test_a_line_says_what_the_rows_say(table):
 
 @pytest.mark.parametrize("metric", ["insertion", "deletion"])
 def test_ranks_follow_the_direction_of_the_metric(table, metric):
-    ranked = [one for one in table.lines if one.metric == metric]
+    ranked = [one for one in table.rows if one.metric == metric]
     assert [one.recipe for one in ranked] == [*METHODS, "random", "sobel"]
     assert [one.rank for one in ranked] == [1, 2, 3, 4, 5]
     assert [one.group for one in ranked] == list("abcde")
@@ -134,7 +135,7 @@ def test_margin_and_comparison_are_the_same_difference(table):
 
 def test_without_a_control_there_is_no_margin():
     table = make_table(make_rows(METHODS), **EASY)
-    assert all(math.isnan(one.margin) and math.isnan(one.p_control) for one in table.lines)
+    assert all(math.isnan(one.margin) and math.isnan(one.p_control) for one in table.rows)
 
 
 def test_every_two_recipes_are_compared_once(table):
@@ -147,19 +148,20 @@ def test_every_two_recipes_are_compared_once(table):
 
 def test_recipes_that_do_not_differ_share_letter_and_ranks():
     rows = make_rows(("gae", "ixg", "random"), spread=0.5)
-    ranked = [one for one in make_table(rows, **EASY).lines if one.metric == "insertion"]
+    ranked = [one for one in make_table(rows, **EASY).rows if one.metric == "insertion"]
     assert {one.group for one in ranked} == {"a"}
     assert {(one.rank_low, one.rank_high) for one in ranked} == {(1, 3)}
     same = rows.assign(value=0.25)
     flat = make_table(same, **EASY)
-    assert {(one.rank, one.group, one.low, one.high, one.wins) for one in flat.lines} == {(1, "a", 0.25, 0.25, 0.5)}
+    assert {(one.rank, one.group, one.low, one.high, one.wins) for one in flat.rows} == {(1, "a", 0.25, 0.25, 0.5)}
     assert {pair.p for pair in flat.comparisons} == {1.0}
 
 
 def test_two_metrics_that_order_alike_agree(table):
     (found,) = table.agreement
     assert (found.one, found.other, found.recipes, found.images) == ("deletion", "insertion", 5, 20)
-    assert found.tau == found.rho == 1.0
+    assert found.tau == 1.0
+    assert found.rho == pytest.approx(1.0, abs=1e-15)
     assert 0.5 < found.image_tau < 1.0
     turned = make_rows()
     turned["value"] = turned["value"].where(turned["metric"] != "deletion", -turned["value"])
@@ -179,7 +181,7 @@ def test_classes_and_worst_images():
     table = make_table(rows, **EASY)
     chosen = rows[(rows.recipe == "ixg") & (rows.metric == "insertion") & (rows.label == 1)].value
     found = next(one for one in table.breakdown if (one.recipe, one.metric, one.label) == ("ixg", "insertion", 1))
-    assert (found.mean, found.error, found.count) == pytest.approx((chosen.mean(), scipy.stats.sem(chosen), 7))
+    assert (found.mean, found.standard_error, found.count) == pytest.approx((chosen.mean(), scipy.stats.sem(chosen), 7))
     wide = rows[rows.metric == "deletion"].pivot(index="image", columns="recipe", values="value")
     short = (wide.rollout - wide.min(axis=1)).sort_values(ascending=False)
     worst = [one for one in table.worst if (one.recipe, one.metric) == ("rollout", "deletion")]
@@ -224,18 +226,18 @@ def test_the_order_of_rows_does_not_matter(table):
 
 def test_the_seed_matters_a_little(table):
     other = make_table(make_rows(), seed=1, **EASY)
-    assert [one.mean for one in other.lines] == [one.mean for one in table.lines]
-    assert [one.low for one in other.lines] != [one.low for one in table.lines]
+    assert [one.mean for one in other.rows] == [one.mean for one in table.rows]
+    assert [one.low for one in other.rows] != [one.low for one in table.rows]
 
 
 def test_an_image_that_one_recipe_failed_on_counts_for_none():
     rows = fail(make_rows(), "image-004", "ixg")
     table = make_table(rows, **EASY)
     without = make_table(rows[rows["image"] != "image-004"], **EASY)
-    assert [replace(one, failed=0) for one in table.lines] == list(without.lines)
+    assert [replace(one, failed=0) for one in table.rows] == list(without.rows)
     assert table.comparisons == without.comparisons
-    assert {(one.recipe, one.failed) for one in table.lines if one.failed} == {("ixg", 1)}
-    assert {one.count for one in table.lines} == {19}
+    assert {(one.recipe, one.failed) for one in table.rows if one.failed} == {("ixg", 1)}
+    assert {one.count for one in table.rows} == {19}
     assert {(one.recipe, one.image, one.reason) for one in table.unpaired} == {
         ("ixg", "image-004", "failed: the model answered NaN")
     }
@@ -249,7 +251,7 @@ def test_it_does_not_matter_how_an_image_failed():
     infinite = rows.assign(value=rows["value"].mask((rows["image"] == "image-004") & (rows["recipe"] == "ixg"), np.inf))
     for other in (absent, everywhere, make_table(infinite, **EASY)):
         assert other.comparisons == failed.comparisons
-        assert [one.low for one in other.lines] == [one.low for one in failed.lines]
+        assert [one.low for one in other.rows] == [one.low for one in failed.rows]
     assert {one.reason for one in absent.unpaired} == {"not scored"}
 
 
@@ -269,19 +271,19 @@ def test_a_recipe_that_hardly_ever_worked_is_set_aside():
     own = rows[(rows.recipe == "gae") & (rows.metric == "insertion")].value
     assert (aside.rank, aside.group, aside.count, aside.failed) == (None, "", 5, 15)
     assert aside.mean == pytest.approx(own.mean())
-    assert [one for one in table.lines if one.metric == "insertion"][-1] == aside
+    assert [one for one in table.rows if one.metric == "insertion"][-1] == aside
     others = make_table(rows[rows["recipe"] != "gae"], **EASY)
-    assert [one for one in table.lines if one.recipe != "gae"] == list(others.lines)
+    assert [one for one in table.rows if one.recipe != "gae"] == list(others.rows)
 
 
 def test_nothing_scored_is_a_table_of_nothing():
     rows = make_rows(images=3).assign(value=np.nan, flag="failed: no memory")
     table = make_table(rows, **EASY)
-    assert {(one.count, one.failed, one.rank) for one in table.lines} == {(0, 3, None)}
-    assert all(math.isnan(one.mean) for one in table.lines)
+    assert {(one.count, one.failed, one.rank) for one in table.rows} == {(0, 3, None)}
+    assert all(math.isnan(one.mean) for one in table.rows)
     assert text(table)
     nothing = make_table(rows[:0], **EASY)
-    assert nothing.lines == ()
+    assert nothing.rows == ()
     assert text(nothing)
     assert nothing.to_frame().empty
 
@@ -289,13 +291,13 @@ def test_nothing_scored_is_a_table_of_nothing():
 @pytest.mark.parametrize("images", [1, 2, 3])
 def test_a_handful_of_images_is_told_as_such(images):
     table = make_table(make_rows(images=images), **EASY)
-    assert all(math.isnan(one.low) == (images < 3) for one in table.lines)
-    assert {one.group for one in table.lines} == {"a"}
+    assert all(math.isnan(one.low) == (images < 3) for one in table.rows)
+    assert {one.group for one in table.rows} == {"a"}
     assert text(table)
 
 
 def test_one_recipe_alone_comes_first():
-    (found,) = make_table(make_rows(("ixg",), ("insertion",)), **EASY).lines
+    (found,) = make_table(make_rows(("ixg",), ("insertion",)), **EASY).rows
     assert (found.rank, found.rank_low, found.rank_high, found.group) == (1, 1, 1, "a")
     assert math.isnan(found.wins)
 
@@ -303,7 +305,7 @@ def test_one_recipe_alone_comes_first():
 def test_models_do_not_mix():
     both = pd.concat([make_rows(), make_rows(model="cnn", seed=4)])
     table = make_table(both, **EASY)
-    assert [one for one in table.lines if one.model == "vit"] == list(make_table(make_rows(), **EASY).lines)
+    assert [one for one in table.rows if one.model == "vit"] == list(make_table(make_rows(), **EASY).rows)
     assert {one.model for one in table.agreement} == {"cnn", "vit"}
     assert len(table.agreement) == 2
 
@@ -312,8 +314,8 @@ def test_seeds_are_averaged_image_by_image():
     one, two = make_rows(seed=0), make_rows(seed=1).assign(seed=1)
     table = make_table(pd.concat([two, one]), **EASY)
     averaged = make_table(one.assign(value=(one["value"] + two["value"]) / 2), **EASY)
-    assert [found.count for found in table.lines] == [20] * 10
-    for found, wanted in zip(table.lines, averaged.lines, strict=True):
+    assert [found.count for found in table.rows] == [20] * 10
+    for found, wanted in zip(table.rows, averaged.rows, strict=True):
         assert (found.mean, found.low, found.p_control) == pytest.approx(
             (wanted.mean, wanted.low, wanted.p_control), nan_ok=True
         )
@@ -377,12 +379,53 @@ def test_the_frame_holds_every_line_and_no_wall_time(table):
     assert frame["rank"].tolist() == [1, 2, 3, 4, 5] * 2
 
 
+def test_a_new_column_is_one_field():
+    """The field alone: value, frame, CSV, JSON and Markdown follow."""
+
+    @dataclass(frozen=True, slots=True)
+    class WithMedian(TableRow):
+        median: float = field(metadata=column(lambda result: float(np.median(result.values)), heading="middle"))
+        outliers: int | None = field(metadata=column(lambda result: int((result.values > 0.9).sum())))
+        elapsed: float = field(compare=False, metadata=column(lambda result: 7.0, varies=True))
+
+    rows = make_rows()
+    table = make_table(rows, row_type=WithMedian, **EASY)
+    own = rows[(rows.recipe == "gae") & (rows.metric == "insertion")].value
+    assert line(table, "gae").median == pytest.approx(own.median())
+    assert table.to_frame()["median"].tolist() == [row.median for row in table.rows]
+    assert str(table.to_frame()["outliers"].dtype) == "Int64"
+    (first, *_) = csv.DictReader(io.StringIO(table.to_csv()))
+    assert (first["median"], first["outliers"]) == (number(table.rows[0].median), str(table.rows[0].outliers))
+    assert table.to_json()["table"][0]["median"] == pytest.approx(table.rows[0].median)
+    written = table.to_markdown()
+    assert "| degenerate | middle |" in written
+    assert f"| 0 | {number(table.rows[0].median)} |" in written
+    assert "outliers" not in written  # it has no heading
+    assert "elapsed" not in table.to_csv() + json.dumps(table.to_json())
+    assert table.to_frame(timing=True)["elapsed"].eq(7.0).all()
+    plain = make_table(rows, **EASY)
+    assert [row.mean for row in plain.rows] == [row.mean for row in table.rows]
+    assert make_table(rows[:0], row_type=WithMedian, **EASY).to_frame().columns[-1] == "outliers"
+
+
+def test_the_columns_are_those_of_every_version_in_their_order(table):
+    names = (
+        "model,recipe,metric,direction,mean,low,high,error,count,failed,degenerate,flagged,rank,rank_low,rank_high,group,"
+        "wins,margin,margin_low,margin_high,p_control,forward,backward,control,agnostic"
+    )
+    assert table.to_csv().splitlines()[0] == names
+    assert ",".join(table.to_frame().columns) == names
+    assert ",".join(table.to_json()["table"][0]) == names
+    heads = "rank,recipe,mean,95 % interval,group,ranks,wins,over control,p,passes,images,failed,degenerate"
+    assert f"| {heads.replace(',', ' | ')} |" in table.to_markdown()
+
+
 def test_csv_can_be_read_back():
     rows = make_rows(("ig(steps=20)", "smooth_grad(ixg, samples=10)", "random"))
     table = make_table(rows.assign(recipe=rows["recipe"].replace("random", 'odd "name", really')), **EASY)
     read = list(csv.DictReader(io.StringIO(table.to_csv())))
-    assert [row["recipe"] for row in read] == [one.recipe for one in table.lines]
-    assert [float(row["mean"]) for row in read] == pytest.approx([one.mean for one in table.lines], rel=1e-3)
+    assert [row["recipe"] for row in read] == [one.recipe for one in table.rows]
+    assert [float(row["mean"]) for row in read] == pytest.approx([one.mean for one in table.rows], rel=1e-3)
     assert {row["margin"] for row in read} == {""}
     assert "nan" not in table.to_csv()
 
@@ -392,7 +435,7 @@ def test_json_has_null_for_what_is_unknown(table):
     assert set(written) >= {"table", "comparisons", "agreement", "breakdown", "worst", "unpaired", "timing"}
     assert len(written["table"]) == 10
     assert written["table"][0]["recipe"] == "gae"
-    assert written["table"][0]["mean"] == pytest.approx(table.lines[0].mean, rel=1e-9)
+    assert written["table"][0]["mean"] == pytest.approx(table.rows[0].mean, rel=1e-9)
     assert "seconds" not in written["table"][0]
     assert next(row for row in written["table"] if row["recipe"] == "random")["margin"] is None
     assert len(written["timing"]) == 5

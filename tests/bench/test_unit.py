@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from sightline.bench.images import deal, open_images
-from sightline.bench.unit import Block, Described, Manifest, Setting, Unit, sentence_of
+from sightline.bench.images import open_images, split
+from sightline.bench.unit import Chunk, Manifest, ModelInfo, RunConfig, Unit, sentence_of
 from sightline.errors import InputError
 
 UNIT = Unit(
@@ -30,14 +30,14 @@ UNIT = Unit(
 OTHER = {str: "x", int: 7, tuple: ("x",)}
 
 
-def manifest(blocks, *, maps=3, models=1):
-    described = tuple(Described(f"m{i}", "w", ("ixg", "random"), ("insertion",)) for i in range(models))
-    setting = Setting("shapes", seed=5, classes=("cat",))
+def manifest(chunks, *, maps=3, models=1):
+    described = tuple(ModelInfo(f"m{i}", "w", ("ixg", "random"), ("insertion",)) for i in range(models))
+    config = RunConfig("shapes", seed=5, classes=("cat",))
     plan = {"name": "look", "maps": maps, "batch": 2}
-    return Manifest(plan, setting, "shapes", tuple(blocks), described, (("z", "cut short"),), "0.1.0", "sightline …")
+    return Manifest(plan, config, "shapes", tuple(chunks), described, (("z", "cut short"),), "0.1.0", "sightline …")
 
 
-BLOCKS = (Block(("a", "b"), "1"), Block(("c", "d"), "2"), Block(("e",), "3"))
+CHUNKS = (Chunk(("a", "b"), "1"), Chunk(("c", "d"), "2"), Chunk(("e",), "3"))
 
 
 def test_the_key_is_the_same_on_every_machine_and_day():
@@ -56,16 +56,16 @@ def test_where_one_field_ends_matters_to_the_key():
 
 
 def test_units_and_manifests_come_back_from_json():
-    assert Unit.of(json.loads(json.dumps(UNIT.json()))) == UNIT
-    found = manifest(BLOCKS)
-    again = Manifest.of(json.loads(json.dumps(found.json())))
+    assert Unit.from_json(json.loads(json.dumps(UNIT.to_json()))) == UNIT
+    found = manifest(CHUNKS)
+    again = Manifest.from_json(json.loads(json.dumps(found.to_json())))
     assert again == found
     assert [unit.key for unit in again.units()] == [unit.key for unit in found.units()]
-    assert found.json()["name"] == "look"
+    assert found.to_json()["name"] == "look"
 
 
-def test_units_go_model_by_model_and_block_by_block():
-    units = list(manifest(BLOCKS, models=2).units())
+def test_units_go_model_by_model_and_chunk_by_chunk():
+    units = list(manifest(CHUNKS, models=2).units())
     assert [(unit.model, unit.images[0], unit.recipe) for unit in units[:4]] == [
         ("m0", "a", "ixg"), ("m0", "a", "random"), ("m0", "c", "ixg"), ("m0", "c", "random"),
     ]  # fmt: skip
@@ -75,20 +75,20 @@ def test_units_go_model_by_model_and_block_by_block():
 
 @pytest.mark.parametrize(("maps", "kept"), [(3, [2, 1, 0]), (True, [2, 2, 1]), (False, [0, 0, 0])])
 def test_maps_are_kept_of_the_first_images(maps, kept):
-    assert [unit.maps for unit in manifest(BLOCKS, maps=maps).units()][::2] == kept
+    assert [unit.maps for unit in manifest(CHUNKS, maps=maps).units()][::2] == kept
 
 
 def test_a_longer_run_finds_what_a_shorter_one_has_done():
-    short, long = (deal(open_images(f"shapes(count=20, limit={n})"), 4, None) for n in (8, 16))
+    short, long = (split(open_images(f"shapes(count=20, limit={n})"), 4, None) for n in (8, 16))
     assert long[:2] == short
-    assert deal(open_images("shapes(count=20)"), 4, 8) == short
-    assert deal(open_images("shapes(count=20, seed=1)"), 4, 8)[0].data != short[0].data
+    assert split(open_images("shapes(count=20)"), 4, 8) == short
+    assert split(open_images("shapes(count=20, seed=1)"), 4, 8)[0].data != short[0].data
 
 
-def test_an_image_more_elsewhere_does_not_touch_a_block(photos):
-    before = deal(open_images(str(photos)), 2, None)
+def test_an_image_more_elsewhere_does_not_touch_a_chunk(photos):
+    before = split(open_images(str(photos)), 2, None)
     (photos / "images" / "photo5.png").unlink()
-    assert deal(open_images(str(photos)), 2, None)[:2] == before[:2]
+    assert split(open_images(str(photos)), 2, None)[:2] == before[:2]
 
 
 def test_an_error_becomes_one_line():

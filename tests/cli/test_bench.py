@@ -139,7 +139,7 @@ def test_ctrl_c_says_how_to_go_on(sightline, plan, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(screen.Screen, "advanced", interrupted)
+    monkeypatch.setattr(screen.RunDisplay, "advanced", interrupted)
     result = sightline("bench", "run", plan, "--store", tmp_path / "s", "--workers", 0)
     assert result.exit_code == console.STOPPED
     assert f"stopped; what is done is in {tmp_path / 's'}, go on with `sightline bench resume" in result.stderr

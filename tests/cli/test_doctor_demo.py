@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sightline import api
-from sightline.audit import panel, ranking
+from sightline.audit import panel
 from sightline.cli import demo, doctor
 
 
@@ -48,8 +48,7 @@ def test_the_self_test_notices_a_model_that_is_changed(monkeypatch):
 
 def test_the_demo_judges_catches_and_writes_pages_without_a_network(sightline, monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "SHOWN", 1)
-    for module in (panel, ranking):  # the whole panel has its own tests
-        monkeypatch.setattr(module, "choose", lambda model: ["ixg", "random"])
+    monkeypatch.setattr(panel, "choose", lambda model: ["ixg", "random"])  # the whole panel has its own tests
     monkeypatch.setattr(demo, "_installed", lambda name: name != "skimage")
     result = sightline("demo", "--out", tmp_path / "demo", "--count", 2)
     assert result.exit_code == 0, result.stderr

@@ -15,7 +15,7 @@ SIZES = [(30, 41), (333, 250), (64, 64), (90, 140)]
 
 @pytest.fixture(scope="module")
 def transforms():
-    return require("torchvision.transforms", extra="timm")
+    return require("torchvision.transforms")
 
 
 def noise(size):
@@ -53,8 +53,8 @@ def test_it_agrees_with_the_resize_and_crop_by_numbers(transforms, size):
 
 
 def test_the_presets_of_torchvision_and_timm_are_read(transforms):
-    preset = require("torchvision.transforms._presets", extra="timm").ImageClassification(crop_size=56, resize_size=64)
-    timm = require("timm.data", extra="timm").create_transform((3, 56, 56), crop_pct=56 / 64, is_training=False)
+    preset = require("torchvision.transforms._presets").ImageClassification(crop_size=56, resize_size=64)
+    timm = require("timm.data").create_transform((3, 56, 56), crop_pct=56 / 64, is_training=False)
     mask = noise((90, 140))
     want = torchvision_nearest(transforms, mask, 64, 56)
     assert torch.equal(transform_mask(mask, preset), want)
@@ -73,7 +73,7 @@ def test_what_cannot_be_read_is_found_out_to_a_pixel(transforms, size, resize, c
 
 
 def test_padding_is_ignored(transforms):
-    data = require("timm.data", extra="timm")
+    data = require("timm.data")
     border = data.create_transform((3, 56, 56), crop_pct=1.0, crop_mode="border", is_training=False)
     sent = transform_mask(torch.ones(40, 80, dtype=torch.int8), border)
     assert sent.shape == (56, 56)
@@ -84,7 +84,7 @@ def test_padding_is_ignored(transforms):
 
 @pytest.mark.slow
 def test_a_transformers_processor_is_followed():
-    processor = require("transformers", extra="hf").ViTImageProcessor(size={"height": 48, "width": 48})
+    processor = require("transformers").ViTImageProcessor(size={"height": 48, "width": 48})
     mask = np.zeros((90, 140), dtype=np.int8)
     mask[:45] = 1
     sent = transform_mask(

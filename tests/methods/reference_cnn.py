@@ -59,7 +59,7 @@ class Residual(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        resnet = require("torchvision.models.resnet", extra="timm")
+        resnet = require("torchvision.models.resnet")
         self.conv1 = nn.Conv2d(3, 8, 3, 2, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(8)
         self.relu = nn.ReLU(inplace=True)

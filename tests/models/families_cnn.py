@@ -28,7 +28,7 @@ class Family:
         build: returns it, in eval mode, the same weights every time.
         cam: the default CAM layer.
         before: the layer of index -2.
-        units: residual blocks, convolutions with their rectifier, or dense layers.
+        units: residual blocks, convolutions with their ReLU, or dense layers.
         grid: cells of the default CAM layer from top to bottom, and from left to right.
     """
 
@@ -43,7 +43,7 @@ def images(count: int = 2, seed: int = 0) -> Tensor:
     return torch.randn(count, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
 
 
-def shaken(model: nn.Module) -> nn.Module:
+def randomised(model: nn.Module) -> nn.Module:
     """Give every tensor values that matter: libraries start biases, layer scales and statistics at zero or one."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -63,7 +63,7 @@ def shaken(model: nn.Module) -> nn.Module:
 
 
 def _torchvision(name: str) -> Any:
-    return require(f"torchvision.models.{name}", extra="timm")
+    return require(f"torchvision.models.{name}")
 
 
 def torchvision_resnet() -> nn.Module:
@@ -105,11 +105,11 @@ def torchvision_swin(version: int = 1) -> nn.Module:
 
 
 def _timm(name: str) -> Any:
-    return require(f"timm.models.{name}", extra="timm")
+    return require(f"timm.models.{name}")
 
 
 def timm_named(name: str, **options: Any) -> Callable[[], nn.Module]:
-    return lambda: require("timm", extra="timm").create_model(name, num_classes=CLASSES, **options)
+    return lambda: require("timm").create_model(name, num_classes=CLASSES, **options)
 
 
 def timm_resnet() -> nn.Module:
@@ -139,7 +139,7 @@ def timm_swin(version: str = "") -> nn.Module:
 def _family(build: Callable[[], nn.Module], *known: Any) -> Family:
     def seeded() -> nn.Module:
         torch.manual_seed(0)
-        return shaken(build())
+        return randomised(build())
 
     return Family(seeded, *known)
 
@@ -202,7 +202,7 @@ class TinyCnn(nn.Module):
 
 
 class TinyResnet(nn.Module):
-    """A stem and three of torchvision's basic blocks, whose one rectifier runs twice."""
+    """A stem and three of torchvision's basic blocks, whose one ReLU runs twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ class TinyVgg(nn.Module):
 
 
 class Functional(nn.Module):
-    """Rectifiers and pools that are functions, some of them in place."""
+    """ReLUs and pools that are functions, some of them in place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -292,7 +292,7 @@ class Wrapped(nn.Module):
 
 
 def huggingface_resnet() -> nn.Module:
-    transformers = require("transformers", extra="hf")
+    transformers = require("transformers")
     config = transformers.ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 12, 16], depths=[1, 1, 1], layer_type="basic", num_labels=CLASSES
     )

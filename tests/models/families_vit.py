@@ -46,7 +46,7 @@ def images(family: Family, count: int = 2, seed: int = 0) -> Tensor:
     return torch.randn(count, 3, *family.size, generator=torch.Generator().manual_seed(seed))
 
 
-def shaken(model: nn.Module, seed: int = 0) -> nn.Module:
+def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
     """Give every parameter values that matter: libraries start heads, biases, tokens and layer scales at zero."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -74,7 +74,7 @@ TINY = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads
 
 def _timm(name: str, **options: Any) -> nn.Module:
     torch.manual_seed(0)
-    return shaken(require("timm", extra="timm").create_model(name, **TINY | options))
+    return randomised(require("timm").create_model(name, **TINY | options))
 
 
 def timm_family(
@@ -114,8 +114,8 @@ TIMM = {
 def _torchvision(**options: Any) -> nn.Module:
     torch.manual_seed(0)
     size = {"image_size": 32, "patch_size": 8, "num_layers": 3, "num_heads": 2, "hidden_dim": 32, "mlp_dim": 64}
-    module = require("torchvision.models.vision_transformer", extra="timm")
-    return shaken(module.VisionTransformer(**size, num_classes=CLASSES, **options))
+    module = require("torchvision.models.vision_transformer")
+    return randomised(module.VisionTransformer(**size, num_classes=CLASSES, **options))
 
 
 TORCHVISION = {
@@ -133,20 +133,20 @@ TEXT = {
 
 
 def _transformers(config: str, model: str, **options: Any) -> nn.Module:
-    library = require("transformers", extra="hf")
+    library = require("transformers")
     torch.manual_seed(0)
     built = getattr(library, config)(**ENCODER | {"intermediate_size": 64, "num_labels": CLASSES} | options)
-    return shaken(getattr(library, model)(built))
+    return randomised(getattr(library, model)(built))
 
 
 def _transformers_clip(model: str) -> nn.Module:
-    library = require("transformers", extra="hf")
+    library = require("transformers")
     torch.manual_seed(0)
     vision = ENCODER | {"intermediate_size": 64, "projection_dim": EMBEDDING}
     if model.startswith("CLIPVision"):
-        return shaken(getattr(library, model)(library.CLIPVisionConfig(**vision)))
+        return randomised(getattr(library, model)(library.CLIPVisionConfig(**vision)))
     config = library.CLIPConfig(vision_config=vision, text_config=TEXT, projection_dim=EMBEDDING, num_labels=CLASSES)
-    return shaken(getattr(library, model)(config))
+    return randomised(getattr(library, model)(config))
 
 
 def _class_features(model: Any, pixels: Tensor) -> Tensor:
@@ -193,8 +193,8 @@ WORDS = {"context_length": 16, "width": 24, "heads": 2, "layers": 2, "vocab_size
 
 def _open_clip(kind: str = "CLIP", text: dict[str, Any] | None = None, **vision: Any) -> nn.Module:
     torch.manual_seed(0)
-    library = require("open_clip", extra="clip")
-    return shaken(getattr(library, kind)(EMBEDDING, VISION | vision, WORDS | (text or {})))
+    library = require("open_clip")
+    return randomised(getattr(library, kind)(EMBEDDING, VISION | vision, WORDS | (text or {})))
 
 
 def _open_clip_timm() -> nn.Module:
@@ -203,7 +203,7 @@ def _open_clip_timm() -> nn.Module:
     model.visual.trunk = _timm("vit_base_patch16_224", num_classes=0)
     model.visual.head.proj = nn.Linear(32, EMBEDDING, bias=False)
     model.visual.image_size = (32, 32)
-    return shaken(model)
+    return randomised(model)
 
 
 def _encode_image(model: Any, pixels: Tensor) -> Tensor:

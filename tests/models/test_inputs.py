@@ -62,8 +62,8 @@ def test_every_usual_normalisation_passes_known_or_not(normalisation: Any, known
 
 @pytest.mark.parametrize("images", [
     torch.zeros(1, 3, 32, 32), torch.ones(1, 3, 32, 32), 4 * torch.randn(2, 3, 32, 32), raw() - 128,
-    (raw() - raw().mean()) / raw().std(),
-], ids=["black", "white", "noise", "mean subtracted", "standardised"])  # fmt: skip
+    (raw() - raw().mean()) / raw().std(), 1e4 * torch.randn(1, 3, 32, 32),
+], ids=["black", "white", "noise", "mean subtracted", "standardised", "large"])  # fmt: skip
 def test_images_that_may_be_normalised_in_a_way_of_their_own_pass(images: Tensor) -> None:
     assert adapt(tiny.Cnn().eval()).accept(images).shape == images.shape
 

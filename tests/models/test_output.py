@@ -25,7 +25,7 @@ ONE_NUMBER = r"returns one number per image, whose softmax is always 1; say adap
 
 
 def timm_model(name: str, **options: Any) -> nn.Module:
-    return require("timm", extra="timm").create_model(name, **options).eval()
+    return require("timm").create_model(name, **options).eval()
 
 
 def torchvision_resnet(fc: nn.Module) -> nn.Module:
@@ -99,7 +99,7 @@ def test_a_torchvision_classifier_cut_behind_its_last_layer_returns_an_embedding
 
 
 def test_bare_backbones_of_transformers_return_an_embedding() -> None:
-    library = require("transformers", extra="hf")
+    library = require("transformers")
     config = library.SwinConfig(image_size=32, embed_dim=8, depths=[1, 1], num_heads=[1, 2], window_size=4)
     assert adapt(library.SwinModel(config)).output == "embedding"
     assert adapt(library.SwinForImageClassification(config)).output == "softmax"
@@ -113,25 +113,25 @@ def test_torchvision_weights_say_that_their_model_classifies() -> None:
 
 
 def segmentation() -> nn.Module:
-    return require("torchvision.models.segmentation", extra="timm").lraspp_mobilenet_v3_large(
+    return require("torchvision.models.segmentation").lraspp_mobilenet_v3_large(
         weights=None, weights_backbone=None, num_classes=3
     )
 
 
 def transformers_segmentation() -> nn.Module:
-    library = require("transformers", extra="hf")
+    library = require("transformers")
     sizes = {"depths": [1] * 4, "hidden_sizes": [8] * 4, "num_attention_heads": [1] * 4, "decoder_hidden_size": 8}
     return library.SegformerForSemanticSegmentation(library.SegformerConfig(**sizes))
 
 
 def detection() -> nn.Module:
-    return require("torchvision.models.detection", extra="timm").ssdlite320_mobilenet_v3_large(
+    return require("torchvision.models.detection").ssdlite320_mobilenet_v3_large(
         weights=None, weights_backbone=None, num_classes=3
     )
 
 
 def transformers_detection() -> nn.Module:
-    library = require("transformers", extra="hf")
+    library = require("transformers")
     config = library.YolosConfig(**families_vit.ENCODER | {"image_size": (64, 64)}, num_detection_tokens=3)
     return library.YolosForObjectDetection(config)
 

@@ -25,7 +25,7 @@ from sightline.models.vit.adapter import VisionTransformer
 def timm_model(name: str, **options: Any) -> nn.Module:
     """A timm model of the right kind, small, with random weights."""
     torch.manual_seed(0)
-    model: nn.Module = require("timm", extra="timm").create_model(name, num_classes=5, **options)
+    model: nn.Module = require("timm").create_model(name, num_classes=5, **options)
     return model.eval()
 
 
@@ -151,7 +151,7 @@ def test_an_answer_without_logits_is_refused_in_one_sentence(wrap: Any, images: 
 
 
 def test_real_hugging_face_models_work_as_they_come() -> None:
-    transformers = require("transformers", extra="hf")
+    transformers = require("transformers")
     config = transformers.ViTConfig(
         hidden_size=16,
         num_hidden_layers=2,

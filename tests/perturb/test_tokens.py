@@ -24,7 +24,7 @@ CELLS = 16
 def build(family):
     if family != "rotary":
         return adapt(tiny.vit(**FAMILIES[family]).double())
-    eva = require("timm.models.eva", extra="timm").Eva(**SMALL, **FAMILIES[family])
+    eva = require("timm.models.eva").Eva(**SMALL, **FAMILIES[family])
     return adapt(tiny.awake(eva).eval().double())
 
 

@@ -16,7 +16,7 @@ from safetensors.numpy import save
 from sightline.bench.store.rows import encode
 from sightline.bench.store.store import Store
 from sightline.bench.table import Table, make_table
-from sightline.bench.unit import Block, Described, Manifest, Setting
+from sightline.bench.unit import Chunk, Manifest, ModelInfo, RunConfig
 from sightline.report.benchmark.gallery import GalleryImage
 from sightline.report.benchmark.page import BenchmarkPage
 from sightline.report.benchmark.sanity import SanityResult
@@ -195,10 +195,10 @@ def store(
     }
     manifest = Manifest(
         plan=plan,
-        setting=Setting(dataset),
+        config=RunConfig(dataset),
         dataset="shapes",
-        blocks=(Block(ids[:4], "d1"), Block(ids[4:], "d2")),
-        models=(Described(model, "00000000", STORED, METRICS, (("grad_cam", "it needs luck"),)),),
+        chunks=(Chunk(ids[:4], "d1"), Chunk(ids[4:], "d2")),
+        models=(ModelInfo(model, "00000000", STORED, METRICS, (("grad_cam", "it needs luck"),)),),
         skipped=(("broken.png", "it is cut short"),),
         version="0.1.0",
         command="sightline bench run plan.toml",

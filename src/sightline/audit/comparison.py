@@ -21,7 +21,7 @@ from sightline.audit.ranking import rank_image, single_images
 from sightline.audit.scored_map import ScoredMap, map_cost
 from sightline.errors import InputError, SightlineWarning, UnsupportedModel
 from sightline.extras import require
-from sightline.files import write_atomically
+from sightline.files import write_output
 from sightline.models.adapter import Adapter
 from sightline.models.families import adapt
 from sightline.progress import Advance, no_progress, progress_bar
@@ -90,7 +90,7 @@ class Comparison:
 
     def to_pandas(self) -> Any:
         """Return a data frame with one row per image, model, target and recipe."""
-        pandas = require("pandas", extra="bench")
+        pandas = require("pandas")
         return pandas.DataFrame([row for index, image in enumerate(self.images) for row in _rows(index, image)])
 
     def json(self) -> dict[str, Any]:
@@ -103,13 +103,13 @@ class Comparison:
 
         match Path(path).suffix:
             case ".png":
-                return write_atomically(path, png_bytes(comparison_picture(self.images[index])))
+                return write_output(path, png_bytes(comparison_picture(self.images[index])))
             case ".html":
-                return write_atomically(path, comparison_page(self).encode("utf-8", errors="replace"))
+                return write_output(path, comparison_page(self).encode("utf-8", errors="replace"))
             case ".csv":
-                return write_atomically(path, self.to_pandas().to_csv(index=False).encode())
+                return write_output(path, self.to_pandas().to_csv(index=False).encode())
             case ".json":
-                return write_atomically(path, json.dumps(self.json(), indent=2).encode())
+                return write_output(path, json.dumps(self.json(), indent=2).encode())
         raise InputError(f"got {str(path)!r} to save a comparison in; end it in .png, .html, .csv or .json")
 
     def __len__(self) -> int:

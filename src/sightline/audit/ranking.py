@@ -30,7 +30,7 @@ from sightline.errors import (
     UnsupportedModel,
 )
 from sightline.extras import require
-from sightline.files import write_atomically
+from sightline.files import write_output
 from sightline.models.adapter import Adapter
 from sightline.models.families import adapt
 from sightline.progress import progress_bar
@@ -65,7 +65,7 @@ class Ranking(Sequence[ExplainedImage]):
 
     def to_pandas(self) -> Any:
         """Return a data frame with one row per image and recipe."""
-        pandas = require("pandas", extra="bench")
+        pandas = require("pandas")
         return pandas.DataFrame([row for index, image in enumerate(self.images) for row in _rows(index, image)])
 
     def json(self) -> dict[str, Any]:
@@ -78,11 +78,11 @@ class Ranking(Sequence[ExplainedImage]):
         if suffix == ".html":
             from sightline.report.views import ranking_page
 
-            return write_atomically(path, ranking_page(self).encode("utf-8", errors="replace"))
+            return write_output(path, ranking_page(self).encode("utf-8", errors="replace"))
         if suffix == ".csv":
-            return write_atomically(path, self.to_pandas().to_csv(index=False).encode())
+            return write_output(path, self.to_pandas().to_csv(index=False).encode())
         if suffix == ".json":
-            return write_atomically(path, json.dumps(self.json(), indent=2).encode())
+            return write_output(path, json.dumps(self.json(), indent=2).encode())
         raise InputError(f"got {str(path)!r} to save a ranking in; end it in .html, .csv or .json")
 
     @overload

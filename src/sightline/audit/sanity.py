@@ -23,7 +23,7 @@ from sightline.audit.view import view_of
 from sightline.data.shapes import Shapes
 from sightline.errors import USAGE_ERRORS, InputError, SightlineError, SightlineWarning
 from sightline.extras import require
-from sightline.files import write_atomically
+from sightline.files import write_output
 from sightline.metrics.case import Case
 from sightline.metrics.judge import Scores, judge
 from sightline.metrics.sanity.randomisation import random_maps
@@ -90,7 +90,7 @@ class SanityCheck:
 
     def to_pandas(self) -> Any:
         """Return a data frame with one row per method."""
-        pandas = require("pandas", extra="bench")
+        pandas = require("pandas")
         return pandas.DataFrame([method.json() for method in self.methods])
 
     def json(self) -> dict[str, Any]:
@@ -108,11 +108,11 @@ class SanityCheck:
         if suffix == ".html":
             from sightline.report.views import sanity_page
 
-            return write_atomically(path, sanity_page(self).encode("utf-8", errors="replace"))
+            return write_output(path, sanity_page(self).encode("utf-8", errors="replace"))
         if suffix == ".csv":
-            return write_atomically(path, self.to_pandas().to_csv(index=False).encode())
+            return write_output(path, self.to_pandas().to_csv(index=False).encode())
         if suffix == ".json":
-            return write_atomically(path, json.dumps(self.json(), indent=2).encode())
+            return write_output(path, json.dumps(self.json(), indent=2).encode())
         raise InputError(f"got {str(path)!r} to save a sanity check in; end it in .html, .csv or .json")
 
     def __len__(self) -> int:

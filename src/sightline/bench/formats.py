@@ -1,7 +1,6 @@
-"""Formats: the lines of a table as a frame, CSV, Markdown, LaTeX and JSON.
+"""Formats: the rows of a table as a frame, CSV, Markdown, LaTeX and JSON, all made from the columns of its rows.
 
-Numbers for reading have four significant digits, those in JSON ten. Before they are cut they are rounded to twelve, so
-that a difference in the last bit does not show.
+Numbers for reading have four significant digits, those in JSON ten.
 """
 
 from __future__ import annotations
@@ -10,50 +9,38 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from sightline.bench.table_rows import Line
+from sightline.bench.columns import TableRow, cell_text, columns_of, integer_columns, shown_columns
+from sightline.bench.number_format import UNKNOWN, number, percent
 from sightline.extras import require
 
 if TYPE_CHECKING:
     import pandas
 
-DIGITS, PRECISE = 4, 10
-NOTHING = "–"
-WHOLE = ("count", "failed", "degenerate", "flagged", "rank", "rank_low", "rank_high")
+    from sightline.bench.table import Table
+    from sightline.bench.unit import Package
+
+__all__ = ["records", "row_records", "timing", "to_csv", "to_frame", "to_latex", "to_markdown"]
+
+PRECISE = 10  # digits in JSON
+WRITTEN = {"standard_error": "error"}  # fields that files call by another name, the same in every version
 ARROWS = {"higher": "↑", "lower": "↓"}
+SHORT = 12  # digits of a digest for people
 
 
-def number(value: float | None, digits: int = DIGITS) -> str:
-    """Write a number with some significant digits, trailing zeros among them.
-
-    >>> number(0.5), number(-0.00012345), number(12345.6), number(0.0), number(float("nan"))
-    ('0.5000', '-0.0001234', '12346', '0', '–')
-    """
-    if value is None or math.isnan(value):
-        return NOTHING
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    snapped = float(f"{value:.12g}") + 0.0
-    if snapped == 0:
-        return "0"
-    if abs(snapped) >= 10**digits:
-        return f"{snapped:.0f}" if abs(snapped) < 1e15 else f"{snapped:.{digits - 1}e}"
-    text = f"{snapped:#.{digits}g}"
-    return text.rstrip(".")
-
-
-def p_value(value: float) -> str:
-    """Write a p-value with two digits, very small ones as a bound."""
-    if math.isnan(value):
-        return NOTHING
-    return "< 0.0001" if value < 0.0001 else f"{float(f'{value:.12g}'):.2g}"
-
-
-def records(things: Iterable[Any], without: Sequence[str] = ()) -> list[dict[str, Any]]:
+def records(items: Iterable[Any], without: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return dataclasses as plain objects for JSON: NaN and infinity are null, numbers have ten digits."""
-    return [{key: _plain(value) for key, value in asdict(thing).items() if key not in without} for thing in things]
+    return [
+        {WRITTEN.get(key, key): _plain(value) for key, value in asdict(item).items() if key not in without}
+        for item in items
+    ]
+
+
+def row_records(rows: Sequence[TableRow], row_type: type[TableRow]) -> list[dict[str, Any]]:
+    """Return the rows as plain objects for JSON, without what another run will not repeat."""
+    return records(rows, without=[name for name, column in columns_of(row_type).items() if column.varies])
 
 
 def _plain(value: Any) -> Any:
@@ -62,33 +49,36 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def timing(lines: Sequence[Line]) -> list[dict[str, Any]]:
+def timing(rows: Sequence[TableRow]) -> list[dict[str, Any]]:
     """Return the wall time per image of every recipe of a model."""
-    found = {(line.model, line.recipe): line.seconds for line in lines}
+    seconds = {(row.model, row.recipe): row.seconds for row in rows}
     return [
-        {"model": model, "recipe": recipe, "seconds": _plain(took)} for (model, recipe), took in sorted(found.items())
+        {"model": model, "recipe": recipe, "seconds": _plain(took)} for (model, recipe), took in sorted(seconds.items())
     ]
 
 
-def to_frame(lines: Sequence[Line], *, timing: bool = False) -> pandas.DataFrame:
-    """Return the lines as a pandas frame."""
-    pandas = require("pandas", extra="bench")
-    names = _names(timing)
-    frame = pandas.DataFrame([[getattr(line, name) for name in names] for line in lines], columns=names)
-    return frame.astype(dict.fromkeys(WHOLE, "Int64"))
+def to_frame(rows: Sequence[TableRow], row_type: type[TableRow], *, timing: bool = False) -> pandas.DataFrame:
+    """Return the rows as a pandas frame."""
+    pandas = require("pandas")
+    names = _names(row_type, timing)
+    written = [WRITTEN.get(name, name) for name in names]
+    frame = pandas.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=written)
+    integers = [WRITTEN.get(name, name) for name in integer_columns(row_type) if name in names]
+    return frame.astype(dict.fromkeys(integers, "Int64"))
 
 
-def to_csv(lines: Sequence[Line], *, timing: bool = False) -> str:
-    """Return the lines as CSV; what is unknown is empty."""
+def to_csv(rows: Sequence[TableRow], row_type: type[TableRow], *, timing: bool = False) -> str:
+    """Return the rows as CSV; what is unknown is empty."""
+    names = _names(row_type, timing)
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
-    writer.writerow(_names(timing))
-    writer.writerows([_cell(getattr(line, name)) for name in _names(timing)] for line in lines)
+    writer.writerow([WRITTEN.get(name, name) for name in names])
+    writer.writerows([_cell(getattr(row, name)) for name in names] for row in rows)
     return written.getvalue()
 
 
-def _names(timing: bool) -> list[str]:
-    return [each.name for each in fields(Line) if timing or each.name != "seconds"]
+def _names(row_type: type[TableRow], timing: bool) -> list[str]:
+    return [name for name, column in columns_of(row_type).items() if timing or not column.varies]
 
 
 def _cell(value: Any) -> str:
@@ -99,81 +89,67 @@ def _cell(value: Any) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def to_markdown(lines: Sequence[Line], reductions: Mapping[str, str], confidence: float) -> str:
+# ---- Markdown --------------------------------------------------------------------------------------------------------
+
+
+def to_markdown(table: Table) -> str:
     """Return one overview per model and one table per metric, in Markdown."""
     parts = []
-    for model in _distinct(line.model for line in lines):
-        own = [line for line in lines if line.model == model]
+    for model in _distinct(row.model for row in table.rows):
+        own = [row for row in table.rows if row.model == model]
         parts += [f"## {_md(model)}", _overview(own)]
-        for metric in _distinct(line.metric for line in own):
-            shown = [line for line in own if line.metric == metric]
-            how = reductions.get(metric, "")
-            parts += [f"### {_md(metric)} {ARROWS[shown[0].direction]}", _detail(shown, confidence)]
+        for metric in _distinct(row.metric for row in own):
+            shown = [row for row in own if row.metric == metric]
+            how = table.reductions.get(metric, "")
+            parts += [f"### {_md(metric)} {ARROWS[shown[0].direction]}", _detail(shown, table)]
             parts += [f"{how[0].upper()}{how[1:]}; {shown[0].count} images in common."] if how else []
+    if parts and table.packages:
+        parts.append(f"Computed by {_md(_packages(table.packages))}.")
     return "\n\n".join(parts) + "\n" if parts else ""
 
 
-def _overview(lines: Sequence[Line]) -> str:
-    metrics = _distinct(line.metric for line in lines)
-    arrows = {line.metric: ARROWS[line.direction] for line in lines}
+def _packages(packages: Sequence[Package]) -> str:
+    """Name the packages with version and the first digits of the digest of their source."""
+    return ", ".join(
+        f"{' '.join(filter(None, (package.name, package.version)))} (source {package.digest[:SHORT]})"
+        for package in packages
+    )
+
+
+def _overview(rows: Sequence[TableRow]) -> str:
+    metrics = _distinct(row.metric for row in rows)
+    arrows = {row.metric: ARROWS[row.direction] for row in rows}
     heads = ["recipe", *(f"{metric} {arrows[metric]}" for metric in metrics)]
-    rows = []
-    for recipe, cells in _pivot(lines):
-        shown = [_figure(cells.get(metric)) for metric in metrics]
-        rows.append([_name(recipe, cells), *shown])
-    return _grid(heads, rows, left=1)
+    cells = []
+    for by_metric in _by_recipe(rows):
+        recipe = _md_cell(next(iter(by_metric.values())), "recipe")
+        cells.append([recipe, *(_mean_and_group(by_metric.get(metric)) for metric in metrics)])
+    return _grid(heads, cells, left=1)
 
 
-def _figure(line: Line | None) -> str:
-    if line is None:
-        return NOTHING
-    figure = f"**{number(line.mean)}**" if line.rank == 1 else number(line.mean)
-    return f"{figure} {line.group}".strip()
+def _mean_and_group(row: TableRow | None) -> str:
+    return UNKNOWN if row is None else f"{_md_cell(row, 'mean')} {row.group}".strip()
 
 
-def _detail(lines: Sequence[Line], confidence: float) -> str:
-    heads = ["rank", "recipe", "mean", f"{_percent(confidence)} % interval", "group", "ranks", "wins"]
-    heads += ["over control", "p", "passes", "images", "failed", "degenerate"]
-    rows = [
-        [
-            NOTHING if line.rank is None else str(line.rank),
-            _name(line.recipe, {line.metric: line}),
-            f"**{number(line.mean)}**" if line.rank == 1 else number(line.mean),
-            _interval(line.low, line.high),
-            line.group or NOTHING,
-            NOTHING if line.rank_low is None else f"{line.rank_low}–{line.rank_high}",
-            number(line.wins),
-            number(line.margin),
-            p_value(line.p_control),
-            f"{number(line.forward)} + {number(line.backward)}",
-            str(line.count),
-            str(line.failed),
-            str(line.degenerate),
-        ]
-        for line in lines
-    ]
-    return _grid(heads, rows, left=2)
+def _detail(rows: Sequence[TableRow], table: Table) -> str:
+    shown, confidence = shown_columns(table.row_type), percent(table.settings.confidence)
+    heads = [column.heading.format(confidence=confidence) for column in shown.values()]
+    return _grid(heads, [[_md_cell(row, name) for name in shown] for row in rows], left=2)
+
+
+def _md_cell(row: TableRow, name: str) -> str:
+    """Return a cell; the best mean is bold, and what may hold anything is kept from being read as Markdown."""
+    text = cell_text(row, name)
+    if name == "mean" and row.rank == 1:
+        return f"**{text}**"
+    return _md(text) if isinstance(getattr(row, name), str) else text
 
 
 def _grid(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
     """Return a Markdown table; the first columns are set to the left."""
-    rule = [":--" if place < left else "--:" for place in range(len(heads))]
+    rule = [":--" if column < left else "--:" for column in range(len(heads))]
     cells = [[_md(head) for head in heads], rule, *rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
-
-
-def _interval(low: float, high: float) -> str:
-    return NOTHING if math.isnan(low) else f"[{number(low)}, {number(high)}]"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.6g}"
-
-
-def _name(recipe: str, cells: Mapping[str, Line]) -> str:
-    line = next(iter(cells.values()))
-    note = " (control)" if line.control else " (class-agnostic)" if line.agnostic else ""
-    return f"{_md(recipe)}{note}"
 
 
 def _md(text: str) -> str:
@@ -183,28 +159,33 @@ def _md(text: str) -> str:
     return text.replace("\n", " ")
 
 
-def to_latex(lines: Sequence[Line], confidence: float) -> str:
-    """Return one booktabs table per model: recipes down, metrics across."""
-    models = _distinct(line.model for line in lines)
-    return "\n".join(_latex([line for line in lines if line.model == model], confidence) for model in models)
+# ---- LaTeX -----------------------------------------------------------------------------------------------------------
 
 
-def _latex(lines: Sequence[Line], confidence: float) -> str:
-    metrics = _distinct(line.metric for line in lines)
-    arrows = {line.metric: r"$\uparrow$" if line.direction == "higher" else r"$\downarrow$" for line in lines}
+def to_latex(table: Table) -> str:
+    """Return one booktabs table per model: recipes down, metrics across; the packages stand in a comment."""
+    models = _distinct(row.model for row in table.rows)
+    comment = [f"% Computed by {' '.join(_packages(table.packages).split())}."] if table.packages and models else []
+    confidence = table.settings.confidence
+    tables = [_latex([row for row in table.rows if row.model == model], confidence) for model in models]
+    return "\n".join([*comment, *tables])
+
+
+def _latex(rows: Sequence[TableRow], confidence: float) -> str:
+    metrics = _distinct(row.metric for row in rows)
+    arrows = {row.metric: r"$\uparrow$" if row.direction == "higher" else r"$\downarrow$" for row in rows}
     heads = ["recipe", *(f"{_tex(metric)} {arrows[metric]}" for metric in metrics)]
-    rows = [
-        (next(iter(cells.values())).control, [_tex(recipe), *(_tex_figure(cells.get(metric)) for metric in metrics)])
-        for recipe, cells in _pivot(lines)
-    ]
-    bodies = [[f"{' & '.join(row)} \\\\" for control, row in rows if control is kind] for kind in (False, True)]
-    counts = sorted({line.count for line in lines if line.rank is not None})
+    bodies: dict[bool, list[str]] = {False: [], True: []}  # methods, controls
+    for by_metric in _by_recipe(rows):
+        first = next(iter(by_metric.values()))
+        cells = [_tex(first.recipe), *(_tex_mean(by_metric.get(metric)) for metric in metrics)]
+        bodies[first.control].append(f"{' & '.join(cells)} \\\\")
+    counts = sorted({row.count for row in rows if row.rank is not None})
     images = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}" if counts else "0"
     caption = (
-        f"{_tex(lines[0].model)}: figures with half the width of the {_percent(confidence)}\\,\\% interval, {images} "
+        f"{_tex(rows[0].model)}: values with half the width of the {percent(confidence)}\\,\\% interval, {images} "
         "images. The best is bold; recipes that share a letter are not significantly different."
     )
-    body = "\n\\midrule\n".join("\n".join(part) for part in bodies if part)
     return "\n".join(
         [
             r"\begin{table}",
@@ -214,7 +195,7 @@ def _latex(lines: Sequence[Line], confidence: float) -> str:
             r"\toprule",
             f"{' & '.join(heads)} \\\\",
             r"\midrule",
-            body,
+            "\n\\midrule\n".join("\n".join(body) for body in bodies.values() if body),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
@@ -223,14 +204,14 @@ def _latex(lines: Sequence[Line], confidence: float) -> str:
     )
 
 
-def _tex_figure(line: Line | None) -> str:
-    if line is None or math.isnan(line.mean):
+def _tex_mean(row: TableRow | None) -> str:
+    if row is None or math.isnan(row.mean):
         return "--"
-    shown = number(line.mean)
-    figure = f"\\mathbf{{{shown}}}" if line.rank == 1 else shown
-    half = "" if math.isnan(line.low) else f" \\pm {number((line.high - line.low) / 2, 2)}"
-    group = f"^{{\\mathrm{{{line.group}}}}}" if line.group else ""
-    return f"${figure}{group}{half}$"
+    shown = number(row.mean)
+    mean = f"\\mathbf{{{shown}}}" if row.rank == 1 else shown
+    half = "" if math.isnan(row.low) else f" \\pm {number((row.high - row.low) / 2, 2)}"
+    group = f"^{{\\mathrm{{{row.group}}}}}" if row.group else ""
+    return f"${mean}{group}{half}$"
 
 
 _TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -242,17 +223,18 @@ def _tex(text: str) -> str:
     return "".join(_TEX.get(mark, mark) for mark in text.replace("\n", " "))
 
 
-def _pivot(lines: Sequence[Line]) -> Iterator[tuple[str, dict[str, Line]]]:
-    """Yield the recipes with their line under each metric: methods first, by their mean rank, then controls."""
-    by_recipe: dict[str, dict[str, Line]] = {}
-    for line in lines:
-        by_recipe.setdefault(line.recipe, {})[line.metric] = line
+def _by_recipe(rows: Sequence[TableRow]) -> Iterator[Mapping[str, TableRow]]:
+    """Yield the rows of each recipe by metric: methods first, by their mean rank, then controls."""
+    by_recipe: dict[str, dict[str, TableRow]] = {}
+    for row in rows:
+        by_recipe.setdefault(row.recipe, {})[row.metric] = row
 
-    def place(item: tuple[str, dict[str, Line]]) -> tuple[bool, float, str]:
-        ranks = [line.rank for line in item[1].values() if line.rank is not None]
-        return next(iter(item[1].values())).control, sum(ranks) / len(ranks) if ranks else math.inf, item[0]
+    def order(by_metric: dict[str, TableRow]) -> tuple[bool, float, str]:
+        ranks = [row.rank for row in by_metric.values() if row.rank is not None]
+        first = next(iter(by_metric.values()))
+        return first.control, sum(ranks) / len(ranks) if ranks else math.inf, first.recipe
 
-    yield from sorted(by_recipe.items(), key=place)
+    yield from sorted(by_recipe.values(), key=order)
 
 
 def _distinct(names: Iterable[str]) -> list[str]:

@@ -24,20 +24,18 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from sightline.errors import InputError, RecipeError, SightlineError
 
-__all__ = ["CONTROLS", "Expanded", "Plan", "make_plan", "read_plan"]
-
-CONTROLS = ("random", "centre", "sobel", "input_norm")
+__all__ = ["ExpandedPlan", "Plan", "make_plan", "read_plan"]
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Words = Annotated[list[str], BeforeValidator(_listed)]
+Words = Annotated[list[str], BeforeValidator(_as_list)]
 
 
 class Plan(BaseModel):
-    """What is to be run; the descriptions are what a mistake is explained with."""
+    """The settings of a benchmark run; a mistake in one is explained by its description."""
 
     model_config: ClassVar[ConfigDict] = {"extra": "forbid", "frozen": True, "strict": True}
 
@@ -68,13 +66,13 @@ class Plan(BaseModel):
     cite: Words = Field([], description="keys into the bibliography")
     notes: Words = Field([], description="what a reader should know")
 
-    def expanded(self) -> Expanded:
+    def expanded(self) -> ExpandedPlan:
         """Return the canonical recipes of a plan that `make_plan` has checked."""
         return _expanded(self)[0]
 
 
 @dataclass(frozen=True)
-class Expanded:
+class ExpandedPlan:
     """The canonical recipes of a plan, each once, in its order, controls last."""
 
     recipes: tuple[str, ...]
@@ -128,8 +126,8 @@ def _sentence(mistake: Any) -> str:
     meaning = Plan.model_fields[key].description
     if mistake["type"] == "missing":
         return f"{key} is missing; write {key} = …, {meaning}"
-    place = "".join(f"[{part}]" for part in mistake["loc"][1:] if isinstance(part, int))
-    return f"{key}{place} is {mistake['input']!r}; give {meaning}"
+    index = "".join(f"[{part}]" for part in mistake["loc"][1:] if isinstance(part, int))
+    return f"{key}{index} is {mistake['input']!r}; give {meaning}"
 
 
 def _wrong_models(plan: Plan) -> list[str]:
@@ -149,21 +147,22 @@ def _wrong_models(plan: Plan) -> list[str]:
     return wrong
 
 
-def _expanded(plan: Plan) -> tuple[Expanded, list[str]]:
+def _expanded(plan: Plan) -> tuple[ExpandedPlan, list[str]]:
     """Build every method and metric once; return their recipes, and a sentence for each that cannot be built."""
+    from sightline.methods.chance.controls import CONTROLS
     from sightline.metrics.protocols import find_protocol
     from sightline.recipe import parse, parse_metric, text
 
     wrong = [] if plan.metrics or plan.protocol else ["metrics is missing; name one at least, or a protocol"]
 
-    def built(key: str, recipes: Sequence[str], parse: Callable[[str], object]) -> tuple[str, ...]:
-        found: dict[str, None] = {}
+    def canonical_recipes(key: str, recipes: Sequence[str], parse: Callable[[str], object]) -> tuple[str, ...]:
+        canonical: dict[str, None] = {}
         for recipe in recipes:
             try:
-                found[text(parse(recipe))] = None
+                canonical[text(parse(recipe))] = None
             except SightlineError as error:
                 wrong.append(f"{key}: {error}")
-        return tuple(found)
+        return tuple(canonical)
 
     metrics = list(plan.metrics)
     if plan.protocol is not None:
@@ -171,8 +170,8 @@ def _expanded(plan: Plan) -> tuple[Expanded, list[str]]:
             metrics += find_protocol(plan.protocol).metrics
         except RecipeError as error:
             wrong.append(f"protocol: {error}")
-    expanded = Expanded(
-        built("methods", [*plan.methods, *(CONTROLS if plan.controls else ())], parse),
-        built("metrics", metrics, parse_metric),
+    expanded = ExpandedPlan(
+        canonical_recipes("methods", [*plan.methods, *(CONTROLS if plan.controls else ())], parse),
+        canonical_recipes("metrics", metrics, parse_metric),
     )
     return expanded, wrong

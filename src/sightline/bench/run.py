@@ -1,4 +1,14 @@
-"""Run a plan, or go on with one: whatever the store does not hold yet is done, on any engine.
+"""Run a benchmark plan, or go on with one: whatever the store does not hold yet is computed, on any engine.
+
+>>> from sightline.bench.plan import make_plan
+>>> plan = make_plan({"name": "look", "models": "bundled/shapes-cnn", "methods": "ixg", "metrics": "insertion",
+...                   "dataset": "shapes(count=8)", "limit": 2})
+>>> outcome = run(plan, "runs/look", workers=0)  # doctest: +SKIP
+>>> outcome.complete, outcome.running_means.ranked()[0].mean  # doctest: +SKIP
+(True, 0.87)
+
+The result is plain data; nothing is printed. `sightline.bench.store.store.read_rows` reads the rows as a pandas frame,
+`sightline.bench.table.make_table` turns them into a table.
 
 The store is the only truth. A run that is stopped, killed or cut off is carried on by running it again; two drivers may
 work on one store, and each skips what the other has done.
@@ -9,54 +19,54 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sightline import __version__
 from sightline.bench.engines.engine import Engine, open_engine
 from sightline.bench.plan import Plan, make_plan
-from sightline.bench.running_means import Failure, Standings
-from sightline.bench.store.rows import Result, decode
-from sightline.bench.store.status import Survey, is_whole, survey
+from sightline.bench.running_means import Failure, RunningMeans
+from sightline.bench.store.rows import UnitResult, decode
+from sightline.bench.store.status import UnitStates, is_complete, read_states
 from sightline.bench.store.store import Store
-from sightline.bench.unit import Block, Manifest, Setting, Unit
+from sightline.bench.unit import Chunk, Manifest, RunConfig, Unit
 from sightline.errors import InputError, OutputError
 
-__all__ = ["Outcome", "Watch", "resume", "run"]
+__all__ = ["Callback", "Outcome", "resume", "run"]
 
-HELD = 256 * 2**20  # bytes of finished units that wait in memory for room on a full disk
+MAX_UNSAVED = 256 * 2**20  # bytes of finished units that wait in memory for room on a full disk
 
 
-class Watch:
-    """Hears how a run goes; a command draws it. Every method may be left as it is."""
+class Callback:
+    """Told how a run goes, for instance to draw a progress bar. Every method may be left as it is."""
 
     def planned(self, manifest: Manifest, total: int, todo: int) -> None:
-        """Hear what is going to be done."""
+        """Called once, when it is known how many units there are and how many of them are to be computed."""
 
-    def advanced(self, unit: Unit | None, standings: Standings) -> None:
-        """Hear that a unit was done here, or, with None, that one was found done by another driver."""
+    def advanced(self, unit: Unit | None, means: RunningMeans) -> None:
+        """Called when a unit was computed here, or, with None, when another driver turned out to have done one."""
 
     def note(self, sentence: str) -> None:
-        """Hear of something that a user should know."""
+        """Called with something that a user should know."""
 
 
 @dataclass
 class Outcome:
-    """What came of a run.
+    """What a run has done, as plain data.
 
     Attributes:
         run: the plan's name.
         store: where its rows are.
         total: units of the plan.
         before: units that were there already, every image scored.
-        computed: units done now.
+        computed: units computed now.
         failures: images that could not be scored.
         unstored: units that could not be written.
-        damaged: files that could not be read and were put aside.
+        damaged: files that could not be read and were moved to ``corrupt/``.
         left_out: (model, recipe or metric, reason) of what does not run on a model.
         skipped: (image, reason) of what the data set left out.
-        standings: means so far.
+        running_means: means over the images so far.
         seconds: that it took.
     """
 
@@ -70,7 +80,7 @@ class Outcome:
     damaged: list[str] = field(default_factory=list)
     left_out: list[tuple[str, str, str]] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
-    standings: Standings = field(default_factory=Standings)
+    running_means: RunningMeans = field(default_factory=RunningMeans)
     seconds: float = 0.0
 
     @property
@@ -78,17 +88,16 @@ class Outcome:
         """Whether every unit is stored and every image scored."""
         return not self.failures and not self.unstored
 
-    def json(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        lines = self.standings.lines()
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data; the running means are called ``standings``, as in every version."""
         units = {"total": self.total, "before": self.before, "computed": self.computed, "unstored": len(self.unstored)}
         return {
             "run": self.run,
             "store": self.store,
             "units": units,
             "complete": self.complete,
-            "standings": [{name: getattr(one, name) for name in one.__slots__} for one in lines],
-            "failures": [{name: getattr(one, name) for name in one.__slots__} for one in self.failures],
+            "standings": [mean.to_json() for mean in self.running_means.ranked()],
+            "failures": [asdict(failure) for failure in self.failures],
             "damaged": self.damaged,
             "left_out": [{"model": model, "recipe": recipe, "reason": why} for model, recipe, why in self.left_out],
             "skipped": [{"image": image, "reason": reason} for image, reason in self.skipped],
@@ -105,34 +114,33 @@ def run(
     engine: str = "local",
     workers: int | None = None,
     address: str | None = None,
-    watch: Watch | None = None,
+    callback: Callback | None = None,
     command: str = "",
 ) -> Outcome:
-    """Run a plan into a store; what the store holds already is not done again, what failed there is tried again.
+    """Run a plan into a store; units that the store holds are not computed again, those that failed are retried.
 
     Args:
-        plan: what to run.
+        plan: what to run; `read_plan` and `make_plan` make one.
         store: a folder or an fsspec url.
         base: the folder in which the plan's relative paths are looked up first.
         engine: "local" or "ray".
         workers: how many; one per core by default, and 0 works in this very process.
         address: of a Ray cluster.
-        watch: hears how it goes.
+        callback: told how it goes.
         command: what a user types to run it again.
 
     Raises:
         SightlineError: something is wrong with the plan, a model, the data set or the store; nothing was done.
     """
-    from sightline.bench.images import chosen, deal, open_images
+    from sightline.bench.images import dataset_of, open_images, split
 
     folder = str(Path(base).resolve()) if str(base) else ""
-    given = chosen(plan)
+    given = dataset_of(plan)
     dataset = open_images(given, folder)
-    images = _Images(
-        _setting(plan, given, folder), dataset.name, deal(dataset, plan.batch, plan.limit), dataset.skipped
-    )
+    chunks = split(dataset, plan.batch, plan.limit)
+    images = _Images(_config(plan, given, folder), dataset.name, chunks, dataset.skipped)
     options = {"workers": workers, "address": address}
-    return _carry_out(plan, Store(store), images, engine, options, watch or Watch(), command)
+    return _run(plan, Store(store), images, engine, options, callback or Callback(), command)
 
 
 def resume(
@@ -141,29 +149,29 @@ def resume(
     engine: str = "local",
     workers: int | None = None,
     address: str | None = None,
-    watch: Watch | None = None,
+    callback: Callback | None = None,
 ) -> Outcome:
     """Go on with the run of a store: the same plan, the same images, even if some of them are gone by now."""
-    found = Store(store).manifest()
-    plan = make_plan(found.plan, f"the plan of {store}")
-    images = _Images(found.setting, found.dataset, found.blocks, found.skipped)
+    manifest = Store(store).manifest()
+    plan = make_plan(manifest.plan, f"the plan of {store}")
+    images = _Images(manifest.config, manifest.dataset, manifest.chunks, manifest.skipped)
     options = {"workers": workers, "address": address}
-    return _carry_out(plan, Store(store), images, engine, options, watch or Watch(), found.command)
+    return _run(plan, Store(store), images, engine, options, callback or Callback(), manifest.command)
 
 
 @dataclass(frozen=True)
 class _Images:
     """The images of a run, and how workers come by them."""
 
-    setting: Setting
+    config: RunConfig
     dataset: str
-    blocks: tuple[Block, ...]
+    chunks: tuple[Chunk, ...]
     skipped: tuple[tuple[str, str], ...]
 
 
-def _setting(plan: Plan, given: str | dict[str, Any], base: str) -> Setting:
-    return Setting(
-        dataset=given,
+def _config(plan: Plan, dataset: str | dict[str, Any], base: str) -> RunConfig:
+    return RunConfig(
+        dataset=dataset,
         base=base,
         target=plan.target,
         seed=plan.seed or 0,
@@ -174,135 +182,151 @@ def _setting(plan: Plan, given: str | dict[str, Any], base: str) -> Setting:
     )
 
 
-def _carry_out(
-    plan: Plan, store: Store, images: _Images, engine: str, options: dict[str, Any], watch: Watch, command: str
+def _run(
+    plan: Plan, store: Store, images: _Images, engine: str, options: dict[str, Any], callback: Callback, command: str
 ) -> Outcome:
+    from sightline.bench.source_digest import digest_sources
+
     expanded = plan.expanded()
+    source = digest_sources(expanded.recipes, expanded.metrics)
     store.prepare()
-    _tell_other_run(store, plan, watch)
     started = time.monotonic()
     for image, reason in images.skipped:
-        watch.note(f"left out {image}: {reason}")
-    with open_engine(engine, images.setting, **options) as hands:
-        models = tuple(hands.describe(list(dict.fromkeys(plan.models)), expanded.recipes, expanded.metrics))
+        callback.note(f"left out {image}: {reason}")
+    with open_engine(engine, images.config, **options) as opened:
+        models = tuple(opened.describe(list(dict.fromkeys(plan.models)), expanded.recipes, expanded.metrics))
         for model in models:
             for recipe, reason in model.left_out:
-                watch.note(f"left out {recipe} on {model.model}: {reason}")
+                callback.note(f"left out {recipe} on {model.model}: {reason}")
         manifest = Manifest(
             plan=plan.model_dump(mode="json"),
-            setting=images.setting,
+            config=images.config,
             dataset=images.dataset,
-            blocks=images.blocks,
+            chunks=images.chunks,
             models=models,
             skipped=images.skipped,
             version=__version__,
             command=command,
+            source=source,
         )
+        _note_changes(store, manifest, callback)
         store.write_manifest(manifest)
-        found = _Run(store, manifest, watch).do(hands)
-    found.seconds = time.monotonic() - started
-    return found
+        outcome = _Driver(store, manifest, callback).compute_missing(opened)
+    outcome.seconds = time.monotonic() - started
+    return outcome
 
 
-def _tell_other_run(store: Store, plan: Plan, watch: Watch) -> None:
+def _note_changes(store: Store, manifest: Manifest, callback: Callback) -> None:
+    """Say where the store held another run, or one whose units were computed by other code."""
     try:
-        other = store.manifest().name
+        before = store.manifest()
     except InputError:
         return
-    if other != plan.name:
-        watch.note(
-            f"the store {store.url} held the run {other!r}; its rows stay, and its report comes back when it is "
+    if before.name != manifest.name:
+        callback.note(
+            f"the store {store.url} held the run {before.name!r}; its rows stay, and its report comes back when it is "
             "run again"
         )
+        return
+    if not before.source.recipes:
+        callback.note(
+            f"the store {store.url} does not say which code its units were computed by; they are computed again"
+        )
+        return
+    pairs = ((before.source.recipes, manifest.source.recipes), (before.source.metrics, manifest.source.metrics))
+    changed = [name for old, new in pairs for name in new if old.get(name, new[name]) != new[name]]
+    if changed:
+        names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+        callback.note(f"the source of {names} has changed since the last run; their units are computed again")
 
 
-class _Run:
-    """One run under way, as its driver sees it."""
+class _Driver:
+    """One run under way: computes what is missing and writes it to the store."""
 
-    def __init__(self, store: Store, manifest: Manifest, watch: Watch) -> None:
+    def __init__(self, store: Store, manifest: Manifest, callback: Callback) -> None:
         self.store = store
         self.manifest = manifest
-        self.watch = watch
+        self.callback = callback
         self.units = list(manifest.units())
-        self.held: dict[str, Result] = {}  # finished units that the store did not take
-        self.elsewhere: list[Unit] = []  # done by another driver meanwhile
+        self.unsaved: dict[str, UnitResult] = {}  # finished units that the store did not take
+        self.done_elsewhere: list[Unit] = []  # by another driver meanwhile
         self.outcome = Outcome(manifest.name, store.url, len(self.units), skipped=list(manifest.skipped))
         for model in manifest.models:
             self.outcome.left_out += [(model.model, recipe, reason) for recipe, reason in model.left_out]
 
-    def do(self, hands: Engine) -> Outcome:
-        """Do what is left, and count up."""
-        found = survey(self.store, self.units)
-        self._put_aside(found)
-        self.again = found.failed
-        self.standings = self.outcome.standings = found.standings
-        self.outcome.before = len(found.sound)
-        todo = [unit for unit in self.units if unit.key not in found.sound]
-        self.watch.planned(self.manifest, len(self.units), len(todo))
-        hands.run(_from_anywhere(todo), self._done, self._wanted)
-        self._write_held(last=True)
-        for unit in self.elsewhere:
+    def compute_missing(self, engine: Engine) -> Outcome:
+        """Compute the units that the store does not hold or that failed in it."""
+        states = read_states(self.store, self.units)
+        self._quarantine(states)
+        self.retried = states.failed
+        self.means = self.outcome.running_means = states.means
+        self.outcome.before = len(states.scored)
+        todo = [unit for unit in self.units if unit.key not in states.scored]
+        self.callback.planned(self.manifest, len(self.units), len(todo))
+        engine.run(_rotated(todo), self._on_done, self._is_needed)
+        self._write_unsaved(last=True)
+        for unit in self.done_elsewhere:
             self._read(unit)
-        self.outcome.failures = list(self.standings.failures.values())
+        self.outcome.failures = list(self.means.failures.values())
         return self.outcome
 
-    def _put_aside(self, found: Survey) -> None:
-        for key in sorted(found.damaged):
-            name = self.store.unit_path(key)
-            self.outcome.damaged.append(name)
-            self.watch.note(f"{name} is damaged; it was put aside as {self.store.put_aside(key)} and is made anew")
+    def _quarantine(self, states: UnitStates) -> None:
+        for key in sorted(states.damaged):
+            path = self.store.unit_path(key)
+            self.outcome.damaged.append(path)
+            self.callback.note(f"{path} is damaged; it was put aside as {self.store.quarantine(key)} and is made anew")
 
-    def _wanted(self, unit: Unit) -> bool:
-        """Tell whether a unit still has to be done: another driver may have been faster."""
-        if not self.store.has(unit.key) or unit.key in self.held:
+    def _is_needed(self, unit: Unit) -> bool:
+        """Tell whether a unit still has to be computed: another driver may have been faster."""
+        if not self.store.has(unit.key) or unit.key in self.unsaved:
             return True
-        if unit.key in self.again and not self._read(unit):
+        if unit.key in self.retried and not self._read(unit):
             return True
-        self.elsewhere.append(unit)
-        self.watch.advanced(None, self.standings)
+        self.done_elsewhere.append(unit)
+        self.callback.advanced(None, self.means)
         return False
 
     def _read(self, unit: Unit) -> bool:
-        """Take in a unit from the store; return whether it is there with every image scored."""
+        """Add a unit from the store to the means; return whether it is there with every image scored."""
         try:
             table = self.store.read(unit.key)
         except FileNotFoundError:
             return False
-        return table is not None and is_whole(unit, table) and self.standings.add(table)
+        return table is not None and is_complete(unit, table) and self.means.add(table)
 
-    def _done(self, unit: Unit, result: Result) -> None:
-        self.standings.add(decode(result.rows))
+    def _on_done(self, unit: Unit, result: UnitResult) -> None:
+        self.means.add(decode(result.rows))
         self.outcome.computed += 1
-        self._write_held()
+        self._write_unsaved()
         try:
             self.store.write(unit.key, result.rows, result.maps)
         except OutputError as error:
-            self._hold(result, error)
-        self.watch.advanced(unit, self.standings)
+            self._keep_in_memory(result, error)
+        self.callback.advanced(unit, self.means)
 
-    def _hold(self, result: Result, error: OutputError) -> None:
+    def _keep_in_memory(self, result: UnitResult, error: OutputError) -> None:
         """Keep a result that the store refused, as long as there is room in memory."""
-        if not self.held and not self.outcome.unstored:
-            self.watch.note(f"{error}; finished units wait in memory until there is room")
-        size = sum(len(one.rows) + len(one.maps or b"") for one in self.held.values())
-        if size < HELD:
-            self.held[result.key] = result
+        if not self.unsaved and not self.outcome.unstored:
+            self.callback.note(f"{error}; finished units wait in memory until there is room")
+        size = sum(len(waiting.rows) + len(waiting.maps or b"") for waiting in self.unsaved.values())
+        if size < MAX_UNSAVED:
+            self.unsaved[result.key] = result
         else:
             self.outcome.unstored.append(result.key)
 
-    def _write_held(self, *, last: bool = False) -> None:
-        for key, result in list(self.held.items()):
+    def _write_unsaved(self, *, last: bool = False) -> None:
+        for key, result in list(self.unsaved.items()):
             try:
                 self.store.write(key, result.rows, result.maps)
             except OutputError:
                 if not last:
                     return
                 self.outcome.unstored.append(key)
-            del self.held[key]
+            del self.unsaved[key]
 
 
-def _from_anywhere(units: Sequence[Unit]) -> list[Unit]:
-    """Start at any block, so that two drivers on one store seldom do the same; blocks stay whole."""
-    starts = [place for place, unit in enumerate(units) if not place or units[place - 1].images != unit.images]
+def _rotated(units: Sequence[Unit]) -> list[Unit]:
+    """Start at a random chunk, so that two drivers on one store seldom compute the same; chunks stay together."""
+    starts = [index for index, unit in enumerate(units) if not index or units[index - 1].images != unit.images]
     first = random.SystemRandom().choice(starts) if starts else 0
     return [*units[first:], *units[:first]]

@@ -1,119 +1,151 @@
-"""The table: from rows to means with intervals, tests, tie groups and ranks, and on to paper."""
+"""The table: from rows to means with intervals, tests, tie groups and ranks, in every format.
+
+>>> from sightline.bench.store.store import read_rows
+>>> table = make_table(read_rows("runs/look"))  # doctest: +SKIP
+>>> table.to_frame()[["recipe", "mean", "low", "high", "rank"]]  # doctest: +SKIP
+
+How a column is added is written in `sightline.bench.columns`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sightline.bench import formats
-from sightline.bench.stats.agreement import Agreement, Ranked, agreements
-from sightline.bench.stats.breakdown import ClassLine, WorstImage, by_class, worst_images
-from sightline.bench.stats.paired import Block, Unpaired, blocks
+from sightline.bench.columns import TableRow
+from sightline.bench.stats.agreement import Agreement, RankedRecipes, agreements
+from sightline.bench.stats.breakdown import ClassRow, WorstImage, by_class, worst_images
+from sightline.bench.stats.paired import PairedScores, Unpaired, paired_scores
 from sightline.bench.stats.resampling import Settings
-from sightline.bench.table_rows import Comparison, Line, judge
-from sightline.bench.traits import direction_of, kind_of
+from sightline.bench.table_rows import Comparison, compare, sign_of
+from sightline.bench.traits import traits_of
+from sightline.bench.unit import Package
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Agreement", "ClassLine", "Comparison", "Line", "Settings", "Table", "Unpaired", "WorstImage", "make_table"]
+__all__ = [
+    "Agreement",
+    "ClassRow",
+    "Comparison",
+    "Settings",
+    "Table",
+    "TableRow",
+    "Unpaired",
+    "WorstImage",
+    "make_table",
+]
 
 
 @dataclass(frozen=True)
 class Table:
-    """What a run found.
+    """The statistics of a run.
 
-    Every way out but the lines themselves leaves out wall time unless asked, so that two runs of one plan print the
-    same.
+    Every format leaves out wall time unless asked, so that two runs of one plan write the same.
 
     Attributes:
-        lines: by model and metric, best first; recipes set aside come last.
+        rows: by model and metric, best first; recipes set aside come last.
         comparisons: every two recipes of a model and metric.
         agreement: every two metrics of a model.
-        breakdown: figures by class, of classes with two images or more.
+        breakdown: statistics by class, of classes with two images or more.
         worst: for each recipe that is no control, the images on which it falls furthest behind.
         unpaired: images that count for no recipe, because this one did not score them.
-        reductions: in words, how each metric's images become one figure.
+        reductions: in words, how each metric's images become one statistic.
         settings: confidence, resamples and seed.
+        packages: whose code computed the rows, with version and digest of the source; empty where unknown.
+        row_type: the class of the rows; its fields are the columns.
     """
 
-    lines: tuple[Line, ...] = ()
+    rows: tuple[TableRow, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     agreement: tuple[Agreement, ...] = ()
-    breakdown: tuple[ClassLine, ...] = ()
+    breakdown: tuple[ClassRow, ...] = ()
     worst: tuple[WorstImage, ...] = ()
     unpaired: tuple[Unpaired, ...] = ()
     reductions: Mapping[str, str] = field(default_factory=dict)
     settings: Settings = field(default_factory=Settings)
+    packages: tuple[Package, ...] = ()
+    row_type: type[TableRow] = TableRow
 
     def to_frame(self, *, timing: bool = False) -> pandas.DataFrame:
-        """Return the lines as a pandas frame."""
-        return formats.to_frame(self.lines, timing=timing)
+        """Return the rows as a pandas frame."""
+        return formats.to_frame(self.rows, self.row_type, timing=timing)
 
     def to_csv(self, *, timing: bool = False) -> str:
-        """Return the lines as CSV, numbers with four significant digits."""
-        return formats.to_csv(self.lines, timing=timing)
+        """Return the rows as CSV, numbers with four significant digits."""
+        return formats.to_csv(self.rows, self.row_type, timing=timing)
 
     def to_markdown(self) -> str:
         """Return one overview per model and one table per metric, in Markdown."""
-        return formats.to_markdown(self.lines, self.reductions, self.settings.confidence)
+        return formats.to_markdown(self)
 
     def to_latex(self) -> str:
         """Return one booktabs table per model: recipes down, metrics across."""
-        return formats.to_latex(self.lines, self.settings.confidence)
+        return formats.to_latex(self)
 
     def to_json(self) -> dict[str, Any]:
-        """Return an object to be written as JSON: ``table`` holds the lines, NaN is null, wall time is apart."""
-        named = ("comparisons", "agreement", "breakdown", "worst", "unpaired")
+        """Return an object to be written as JSON: ``table`` holds the rows, NaN is null, wall time is apart."""
+        named = ("comparisons", "agreement", "breakdown", "worst", "unpaired", "packages")
         return {
-            "table": formats.records(self.lines, without=("seconds",)),
+            "table": formats.row_records(self.rows, self.row_type),
             **{name: formats.records(getattr(self, name)) for name in named},
-            "timing": formats.timing(self.lines),
+            "timing": formats.timing(self.rows),
             "reductions": dict(self.reductions),
             "settings": formats.records([self.settings])[0],
         }
 
 
-def make_table(rows: pandas.DataFrame, *, confidence: float = 0.95, resamples: int = 2000, seed: int = 0) -> Table:
+def make_table(
+    rows: pandas.DataFrame,
+    *,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    packages: Sequence[Package] = (),
+    row_type: type[TableRow] = TableRow,
+) -> Table:
     """Turn the rows of a run into a table.
 
     The order of rows does not matter, nor does it which rows of failed images are there. Rows of several seeds are
-    averaged image by image first.
+    averaged image by image first. Rows of several data sets, weights or versions of a method's code are refused.
 
     Args:
         rows: one per image and metric, with the columns model, recipe, metric, image and value, and, where known, flag,
-            label, seed, curve, forward, backward, seconds, dataset and weights.
+            label, seed, curve, forward, backward, seconds, dataset, weights, recipe_source and metric_source.
         confidence: of intervals; one minus it is the chance, per model and metric, of a single false difference.
         resamples: of the bootstrap.
-        seed: of resamples and swaps.
+        seed: of resamples and permutations.
+        packages: whose code computed the rows, as the store's manifest names them.
+        row_type: `TableRow`, or a class derived from it that adds columns.
     """
     settings = Settings(confidence, resamples, seed)
-    found = list(blocks(rows))
-    judged = [judge(block, settings) for block in found]
-    compared = [block for block in found if block.ranked]
+    paired = list(paired_scores(rows))
+    compared = [scores for scores in paired if scores.ranked]
+    results = [compare(scores, settings, row_type) for scores in paired]
     return Table(
-        lines=tuple(line for lines, _ in judged for line in lines),
-        comparisons=tuple(pair for _, pairs in judged for pair in pairs),
-        agreement=tuple(agreements([_turned(block) for block in compared if block.images])),
-        breakdown=tuple(line for block in compared for line in by_class(block)),
-        worst=tuple(image for block in compared for image in _worst(block)),
-        unpaired=tuple(image for block in found for image in block.unpaired),
-        reductions=MappingProxyType({block.metric: block.reduction.words for block in compared}),
+        rows=tuple(row for own, _ in results for row in own),
+        comparisons=tuple(pair for _, pairs in results for pair in pairs),
+        agreement=tuple(agreements([_higher_is_better(scores) for scores in compared if scores.images])),
+        breakdown=tuple(row for scores in compared for row in by_class(scores)),
+        worst=tuple(image for scores in compared for image in _worst(scores)),
+        unpaired=tuple(image for scores in paired for image in scores.unpaired),
+        reductions=MappingProxyType({scores.metric: scores.reduction.description for scores in compared}),
         settings=settings,
+        packages=tuple(packages),
+        row_type=row_type,
     )
 
 
-def _sign(block: Block) -> int:
-    return 1 if direction_of(block.metric) == "higher" else -1
+def _higher_is_better(scores: PairedScores) -> RankedRecipes:
+    sign, statistics = sign_of(scores.metric), scores.reduction.statistic(scores.data)
+    return RankedRecipes(
+        scores.model, scores.metric, scores.recipes, scores.images, sign * statistics, sign * scores.values
+    )
 
 
-def _turned(block: Block) -> Ranked:
-    sign, figures = _sign(block), block.reduction.figure(block.data)
-    return Ranked(block.model, block.metric, block.recipes, block.images, sign * figures, sign * block.values)
-
-
-def _worst(block: Block) -> list[WorstImage]:
-    own = tuple(recipe for recipe in block.recipes if not kind_of(recipe)[0])
-    return list(worst_images(block, _sign(block), own))
+def _worst(scores: PairedScores) -> list[WorstImage]:
+    own = tuple(recipe for recipe in scores.recipes if not traits_of(recipe).control)
+    return list(worst_images(scores, sign_of(scores.metric), own))

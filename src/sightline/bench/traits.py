@@ -1,31 +1,42 @@
-"""Kinds: which recipes are controls, which ignore the class, and which way a metric points."""
+"""Traits of recipes and metrics: which recipes are controls, which ignore the class, and which way a metric points."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from sightline.errors import RecipeError
 
+__all__ = ["Traits", "direction_of", "traits_of"]
+
+
+class Traits(NamedTuple):
+    """What is known of a recipe without running it.
+
+    Attributes:
+        control: whether its map does not depend on the model.
+        agnostic: whether its map is the same whatever class is explained.
+    """
+
+    control: bool
+    agnostic: bool
+
 
 @lru_cache(maxsize=4096)
-def kind_of(recipe: str) -> tuple[bool, bool]:
-    """Tell whether a recipe is a control, that knows nothing of the model, and whether its map ignores the class.
+def traits_of(recipe: str) -> Traits:
+    """Return the traits of a recipe; one of a package that is not installed here has none.
 
-    A recipe that cannot be read, of a package that is not installed here, counts as neither.
-
-    >>> kind_of("random(seed=3)")
-    (True, True)
+    >>> traits_of("random(seed=3)")
+    Traits(control=True, agnostic=True)
     """
-    from sightline.recipe import parse, parts  # loads torch
-    from sightline.registry import is_registered, spec_of
+    from sightline.audit.panel import is_agnostic, is_control  # loads torch
+    from sightline.recipe import parse
 
     try:
-        specs = [spec_of(part) for part in parts(parse(recipe)) if is_registered(part)]
+        method = parse(recipe)
     except RecipeError:
-        return False, False
-    methods = [spec for spec in specs if spec.kind == "method"]
-    control = bool(methods) and all(spec.family == "chance" for spec in methods)
-    return control, bool(methods) and all(spec.agnostic for spec in methods)
+        return Traits(control=False, agnostic=False)
+    return Traits(is_control(method), is_agnostic(method))
 
 
 def direction_of(metric: str) -> str:

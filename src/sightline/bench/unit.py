@@ -1,21 +1,31 @@
-"""Units: a model, a recipe and a block of images, keyed by everything that determines their rows.
+"""Units: a model, a recipe and a chunk of images, keyed by everything that determines their rows.
 
-A run is written down as a :class:`Manifest`; its units follow from that alone, without a model or an image at hand.
+A run is described by a :class:`Manifest`; its units follow from that alone, without a model or an image at hand.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Block", "Described", "Manifest", "Setting", "Unit", "key_of", "sentence_of"]
+__all__ = [
+    "Chunk",
+    "Manifest",
+    "ModelInfo",
+    "Package",
+    "RunConfig",
+    "SourceDigests",
+    "Unit",
+    "key_of",
+    "sentence_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RunConfig:
     """What every unit of a run shares, and all a worker needs to be told before its first one.
 
     Attributes:
@@ -23,7 +33,7 @@ class Setting:
         base: the folder relative paths are looked up in, empty for the current one.
         target: the class explained, "predicted" or "label".
         seed: of the run, in every row.
-        threads: of a worker; together with the block of images it decides the last digits.
+        threads: of a worker; together with the chunk of images it decides the last digits.
         device: cpu or cuda.
         resize: "model" for its own preprocessing, or "squash".
         classes: for CLIP models, what to choose between.
@@ -38,19 +48,19 @@ class Setting:
     resize: str = "model"
     classes: tuple[str, ...] = ()
 
-    def json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         return {**asdict(self), "classes": list(self.classes)}
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> Setting:
+    def from_json(cls, data: dict[str, Any]) -> RunConfig:
         """Read it back."""
         return cls(**{**data, "classes": tuple(data["classes"])})
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The smallest thing that is done, stored and resumed as a whole.
+    """The smallest piece of work: it is computed, stored and resumed as one.
 
     Attributes:
         run: the plan's name.
@@ -58,17 +68,19 @@ class Unit:
         weights: digest of its weights.
         recipe: canonical recipe of the method.
         metrics: canonical recipes of the metrics.
-        images: ids of the block's images.
+        images: ids of the chunk's images.
         dataset: its name.
-        data: digest of the block: the data set's options, and the images' ids and labels.
+        data: digest of the chunk: the data set's options, and the images' ids and labels.
         target: the class explained, "predicted" or "label".
         seed: of the run.
         threads: of the worker.
         device: cpu or cuda.
         resize: "model" or "squash".
         classes: for CLIP models.
-        maps: how many images of the block keep their maps, from the first on.
+        maps: how many images of the chunk keep their maps, from the first on.
         version: of sightline.
+        source: digests of the source behind the recipe and behind each of the metrics, in this order; empty in a store
+            of a version that did not record them.
     """
 
     run: str
@@ -87,21 +99,29 @@ class Unit:
     classes: tuple[str, ...]
     maps: int
     version: str
+    source: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
-        """Digest of all of it: another setting, another key."""
-        return key_of(self.json())
+        """Digest of all of it: another value of any attribute, another key."""
+        return key_of(self.to_json())
 
-    def json(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        lists = {"metrics": list(self.metrics), "images": list(self.images), "classes": list(self.classes)}
-        return asdict(self) | lists
+    def source_of(self, metric: str) -> tuple[str, str]:
+        """Return the digests of the source behind the recipe and behind one of the metrics; empty where unknown."""
+        if not self.source:
+            return "", ""
+        return self.source[0], self.source[1 + self.metrics.index(metric)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data; an unknown source is left out, as versions that did not record it wrote it."""
+        lists = {name: list(getattr(self, name)) for name in ("metrics", "images", "classes", "source")}
+        return {name: value for name, value in (asdict(self) | lists).items() if name != "source" or value}
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> Unit:
+    def from_json(cls, data: dict[str, Any]) -> Unit:
         """Read it back."""
-        return cls(**data | {name: tuple(data[name]) for name in ("metrics", "images", "classes")})
+        lists = {name: tuple(data.get(name, ())) for name in ("metrics", "images", "classes", "source")}
+        return cls(**data | lists)
 
 
 def key_of(data: Any) -> str:
@@ -111,8 +131,8 @@ def key_of(data: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """What loading a model told: its weights, and what of the plan runs on it.
+class ModelInfo:
+    """What loading a model revealed: its weights, and what of the plan runs on it.
 
     Attributes:
         model: its id.
@@ -128,29 +148,75 @@ class Described:
     metrics: tuple[str, ...]
     left_out: tuple[tuple[str, str], ...] = ()
 
-    def json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         return asdict(self)
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> Described:
+    def from_json(cls, data: dict[str, Any]) -> ModelInfo:
         """Read it back from plain data."""
         left_out = tuple((name, reason) for name, reason in data["left_out"])
         return cls(data["model"], data["weights"], tuple(data["recipes"]), tuple(data["metrics"]), left_out)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Images that go through a unit together.
+class Chunk:
+    """The images of a unit.
 
     Attributes:
         images: their ids.
         data: digest of the data set's options and of these images' ids and labels; what else the set holds does not
-            matter, so that a longer run finds what a shorter one has done.
+            matter, so that a longer run reuses the units of a shorter one.
     """
 
     images: tuple[str, ...]
     data: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Package:
+    """A package whose code took part in a run.
+
+    Attributes:
+        name: of the distribution, such as sightline or that of a plug-in.
+        version: as installed, empty where unknown.
+        digest: of the source files that took part.
+    """
+
+    name: str
+    version: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class SourceDigests:
+    """The code of a run: a digest for every recipe and metric, and the packages it came from.
+
+    Attributes:
+        recipes: recipe of a method -> digest of the source behind it.
+        metrics: recipe of a metric -> likewise.
+        packages: all that took part, by name.
+    """
+
+    recipes: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[Package, ...] = ()
+
+    def of(self, recipe: str, metrics: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the digests of a recipe and of metrics, in this order; empty where they were not recorded."""
+        if recipe not in self.recipes:
+            return ()
+        return (self.recipes[recipe], *(self.metrics.get(metric, "") for metric in metrics))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        packages = [asdict(package) for package in self.packages]
+        return {"recipes": dict(self.recipes), "metrics": dict(self.metrics), "packages": packages}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> SourceDigests:
+        """Read it back."""
+        return cls(data["recipes"], data["metrics"], tuple(Package(**package) for package in data["packages"]))
 
 
 @dataclass(frozen=True)
@@ -159,94 +225,107 @@ class Manifest:
 
     Attributes:
         plan: the plan as plain data, overrides included.
-        setting: what workers are told.
+        config: what workers are told.
         dataset: the data set's name.
-        blocks: the chosen images, in order.
-        models: what each model told.
+        chunks: the chosen images, in order.
+        models: what loading each model revealed.
         skipped: (id, reason) of images that the data set left out.
         version: of sightline.
         command: what to type to run it again.
+        source: the code that computes it; nothing in a store of a version that did not record it.
     """
 
     plan: dict[str, Any]
-    setting: Setting
+    config: RunConfig
     dataset: str
-    blocks: tuple[Block, ...]
-    models: tuple[Described, ...]
+    chunks: tuple[Chunk, ...]
+    models: tuple[ModelInfo, ...]
     skipped: tuple[tuple[str, str], ...] = ()
     version: str = ""
     command: str = field(default="", compare=False)
+    source: SourceDigests = field(default_factory=SourceDigests)
 
     @property
     def name(self) -> str:
         """The run's name."""
         return str(self.plan["name"])
 
-    def units(self) -> Iterator[Unit]:
-        """Yield every unit: model by model, block by block, all recipes of a block together.
-
-        So the recipes stay comparable while the run is under way, and a worker reads each block once.
-        """
-        for model in self.models:
-            kept = len(self.images) if self.plan["maps"] is True else int(self.plan["maps"])
-            for block in self.blocks:
-                maps = min(kept, len(block.images))
-                kept -= maps
-                for recipe in model.recipes:
-                    yield self._unit(model, recipe, block, maps)
+    @property
+    def packages(self) -> tuple[Package, ...]:
+        """The packages whose code took part; none where they were not recorded."""
+        return self.source.packages
 
     @property
     def images(self) -> tuple[str, ...]:
         """The ids of all images."""
-        return tuple(image for block in self.blocks for image in block.images)
+        return tuple(image for chunk in self.chunks for image in chunk.images)
 
-    def _unit(self, model: Described, recipe: str, block: Block, maps: int) -> Unit:
-        setting = self.setting
+    def units(self) -> Iterator[Unit]:
+        """Yield every unit: model by model, chunk by chunk, all recipes of a chunk together.
+
+        So the recipes stay comparable while the run is under way, and a worker reads each chunk once.
+        """
+        for model in self.models:
+            kept = len(self.images) if self.plan["maps"] is True else int(self.plan["maps"])
+            for chunk in self.chunks:
+                maps = min(kept, len(chunk.images))
+                kept -= maps
+                for recipe in model.recipes:
+                    yield self._unit(model, recipe, chunk, maps)
+
+    def _unit(self, model: ModelInfo, recipe: str, chunk: Chunk, maps: int) -> Unit:
+        config = self.config
         return Unit(
             run=self.name,
             model=model.model,
             weights=model.weights,
             recipe=recipe,
             metrics=model.metrics,
-            images=block.images,
+            images=chunk.images,
             dataset=self.dataset,
-            data=block.data,
-            target=setting.target,
-            seed=setting.seed,
-            threads=setting.threads,
-            device=setting.device,
-            resize=setting.resize,
-            classes=setting.classes,
+            data=chunk.data,
+            target=config.target,
+            seed=config.seed,
+            threads=config.threads,
+            device=config.device,
+            resize=config.resize,
+            classes=config.classes,
             maps=maps,
             version=self.version,
+            source=self.source.of(recipe, model.metrics),
         )
 
-    def json(self) -> dict[str, Any]:
-        """Return it as plain data: the plan's own settings first, what was found out under ``resolved``."""
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data: the plan's own settings first, what was found out under ``resolved``.
+
+        The names under ``resolved`` are those of the store's format, the same in every version.
+        """
         resolved = {
-            "setting": self.setting.json(),
+            "setting": self.config.to_json(),
             "dataset": self.dataset,
-            "blocks": [asdict(block) for block in self.blocks],
-            "models": [model.json() for model in self.models],
-            "skipped": [list(one) for one in self.skipped],
+            "blocks": [asdict(chunk) for chunk in self.chunks],
+            "models": [model.to_json() for model in self.models],
+            "skipped": [list(image) for image in self.skipped],
             "version": self.version,
             "command": self.command,
+            "source": self.source.to_json(),
         }
         return {**self.plan, "resolved": resolved}
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> Manifest:
-        """Read it back."""
-        plan, found = {key: value for key, value in data.items() if key != "resolved"}, data["resolved"]
+    def from_json(cls, data: dict[str, Any]) -> Manifest:
+        """Read it back, also as a version wrote it that did not record the source."""
+        plan, resolved = {key: value for key, value in data.items() if key != "resolved"}, data["resolved"]
         return cls(
             plan=plan,
-            setting=Setting.of(found["setting"]),
-            dataset=found["dataset"],
-            blocks=tuple(Block(tuple(block["images"]), block["data"]) for block in found["blocks"]),
-            models=tuple(map(Described.of, found["models"])),
-            skipped=tuple((name, reason) for name, reason in found["skipped"]),
-            version=found["version"],
-            command=found["command"],
+            config=RunConfig.from_json(resolved["setting"]),
+            dataset=resolved["dataset"],
+            chunks=tuple(Chunk(tuple(chunk["images"]), chunk["data"]) for chunk in resolved["blocks"]),
+            models=tuple(map(ModelInfo.from_json, resolved["models"])),
+            skipped=tuple((image, reason) for image, reason in resolved["skipped"]),
+            version=resolved["version"],
+            command=resolved["command"],
+            source=SourceDigests.from_json(resolved["source"]) if "source" in resolved else SourceDigests(),
         )
 
 

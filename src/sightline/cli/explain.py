@@ -100,7 +100,7 @@ def explain_files(request: Request, *, page: bool = True) -> dict[str, Any]:
     if not files:
         return outcome
     if page:
-        require("jinja2", extra="report")
+        require("jinja2")
     with staged_output(request.out or Path()) as output:
         model = request.open_model(model_id)
         panel = _panel(model, methods, request.seed)

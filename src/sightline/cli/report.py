@@ -77,7 +77,7 @@ def report(
 
 def _show(results: BenchmarkReport) -> None:
     """Print a short table per model and metric, and the path of the page."""
-    rows = results.table.lines
+    rows = results.table.rows
     for model, metric in dict.fromkeys((row.model, row.metric) for row in rows):
         of_metric = [row for row in rows if (row.model, row.metric) == (model, metric)]
         better = "lower" if of_metric[0].direction == "lower" else "higher"

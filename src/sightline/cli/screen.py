@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any
 
 from rich.console import Group
 from rich.live import Live
@@ -15,23 +14,23 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from sightline.bench.run import Outcome, Watch
-from sightline.bench.running_means import Failure, Standing, Standings
+from sightline.bench.run import Callback, Outcome
+from sightline.bench.running_means import Failure, RunningMean, RunningMeans
 from sightline.bench.store.status import Status
 from sightline.bench.traits import direction_of
 from sightline.bench.unit import Manifest, Unit
 from sightline.cli import console
 
-__all__ = ["Screen", "show_outcome", "show_status"]
+__all__ = ["RunDisplay", "show_outcome", "show_status"]
 
 TOP = 12  # methods on the live leaderboard
 ACROSS = 5  # metrics on it
-SAID = 10  # failures that are told one by one
+LISTED = 10  # failures that are listed one by one
 EVERY = 10.0  # seconds between two lines where there is no terminal
 
 
-class Screen(Watch, AbstractContextManager["Screen"]):
-    """Draws a run on stderr: live on a terminal, a line now and then elsewhere."""
+class RunDisplay(Callback, AbstractContextManager["RunDisplay"]):
+    """Shows a run on stderr: live on a terminal, a line now and then elsewhere."""
 
     def __init__(self) -> None:
         self.stack = ExitStack()
@@ -44,9 +43,9 @@ class Screen(Watch, AbstractContextManager["Screen"]):
         )
         self.live: Live | None = None
         self.total = self.before = self.done = 0
-        self.started = self.said = time.monotonic()
+        self.started = self.shown = time.monotonic()
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> RunDisplay:
         self.stack.enter_context(console.waiting("loading the models"))
         return self
 
@@ -54,13 +53,13 @@ class Screen(Watch, AbstractContextManager["Screen"]):
         self.stack.close()
 
     def note(self, sentence: str) -> None:
-        """Say a sentence above the bar."""
+        """Print a sentence above the bar."""
         console.note(sentence)
 
     def planned(self, manifest: Manifest, total: int, todo: int) -> None:
         """Start the bar."""
         self.total, self.before, self.done = total, total - todo, total - todo
-        self.started = self.said = time.monotonic()
+        self.started = self.shown = time.monotonic()
         self.stack.close()
         if not todo:
             return
@@ -71,56 +70,57 @@ class Screen(Watch, AbstractContextManager["Screen"]):
         self.task = self.bar.add_task(console.plain(manifest.name), total=total, completed=self.done, left="")
         self.live = self.stack.enter_context(Live(self.bar, console=console.err, transient=True, refresh_per_second=4))
 
-    def advanced(self, unit: Unit | None, standings: Standings) -> None:
+    def advanced(self, unit: Unit | None, means: RunningMeans) -> None:
         """Move on by one unit."""
         self.done += 1
         if self.live is not None:
             self.bar.update(self.task, completed=self.done, left=self._left())
-            if time.monotonic() - self.said > 0.5:
-                self.said = time.monotonic()
-                self.live.update(Group(self.bar, *_boards(standings.lines(), unit.model if unit else None)))
-        elif not console.err.is_terminal and time.monotonic() - self.said > EVERY:
-            self.said = time.monotonic()
-            line = f"{self.done} of {self.total} units, {self._left()}{_best(standings.lines())}"
+            if time.monotonic() - self.shown > 0.5:
+                self.shown = time.monotonic()
+                self.live.update(Group(self.bar, *_leaderboards(means.ranked(), unit.model if unit else None)))
+        elif not console.err.is_terminal and time.monotonic() - self.shown > EVERY:
+            self.shown = time.monotonic()
+            line = f"{self.done} of {self.total} units, {self._left()}{_best(means.ranked())}"
             console.err.print(line, soft_wrap=True, markup=False)
 
     def _left(self) -> str:
-        """Say how long the rest will take, by what was done here so far."""
+        """Return how long the rest will take, by what was done here so far."""
         done = self.done - self.before
         seconds = (time.monotonic() - self.started) / max(done, 1) * (self.total - self.done)
         return f"about {_duration(seconds)} left"
 
 
 def _duration(seconds: float) -> str:
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60}:{whole % 60:02d}"
-    return f"{whole // 3600}:{whole // 60 % 60:02d} h"
+    rounded = round(seconds)
+    if rounded < 3600:
+        return f"{rounded // 60}:{rounded % 60:02d}"
+    return f"{rounded // 3600}:{rounded // 60 % 60:02d} h"
 
 
-def _number(one: Standing) -> str:
-    if math.isnan(one.mean):
+def _number(mean: RunningMean) -> str:
+    if math.isnan(mean.mean):
         return "–"
-    return f"{one.mean:.4f}" if math.isnan(one.error) else f"{one.mean:.4f} ± {one.error:.4f}"
+    error = "" if math.isnan(mean.standard_error) else f" ± {mean.standard_error:.4f}"
+    return f"{mean.mean:.4f}{error}"
 
 
-def _best(lines: Sequence[Standing]) -> str:
-    if not lines:
+def _best(means: Sequence[RunningMean]) -> str:
+    if not means:
         return ""
-    one = lines[0]
-    return f"; best by {one.metric} so far: {one.recipe} {_number(one)}, {one.count} images"
+    best = means[0]
+    return f"; best by {best.metric} so far: {best.recipe} {_number(best)}, {best.count} images"
 
 
-def _boards(lines: Sequence[Standing], model: str | None = None, top: int | None = TOP) -> Iterable[Table]:
+def _leaderboards(means: Sequence[RunningMean], model: str | None = None, top: int | None = TOP) -> Iterable[Table]:
     """Draw a leaderboard for each model: methods by the first metric, the others beside it."""
-    for name in dict.fromkeys(one.model for one in lines):
+    for name in dict.fromkeys(mean.model for mean in means):
         if model is not None and name != model:
             continue
-        own = [one for one in lines if one.model == name]
-        metrics = list(dict.fromkeys(one.metric for one in own))
+        own = [mean for mean in means if mean.model == name]
+        metrics = list(dict.fromkeys(mean.metric for mean in own))
         shown = metrics[: ACROSS if top is not None else None]
-        cells = {(one.recipe, one.metric): one for one in own}
-        recipes = [one.recipe for one in own if one.metric == metrics[0]][:top]
+        cells = {(mean.recipe, mean.metric): mean for mean in own}
+        recipes = [mean.recipe for mean in own if mean.metric == metrics[0]][:top]
         table = Table(title=Text(console.plain(name), "bold"), title_justify="left", box=None, pad_edge=False)
         table.add_column("method", overflow="fold")
         table.add_column("images", justify="right")
@@ -128,20 +128,20 @@ def _boards(lines: Sequence[Standing], model: str | None = None, top: int | None
             arrow = {"lower": "↓", "higher": "↑"}[direction_of(metric)]
             table.add_column(f"{metric} {arrow}", justify="right", overflow="fold")
         for recipe in recipes:
-            found = [cells.get((recipe, metric)) for metric in shown]
-            count = max((one.count for one in found if one is not None), default=0)
-            table.add_row(Text(recipe), str(count), *("–" if one is None else _number(one) for one in found))
+            row = [cells.get((recipe, metric)) for metric in shown]
+            count = max((mean.count for mean in row if mean is not None), default=0)
+            table.add_row(Text(recipe), str(count), *("–" if mean is None else _number(mean) for mean in row))
         yield table
 
 
 def show_outcome(outcome: Outcome) -> None:
     """Print what came of a run: tables and a summary on stdout, what failed on stderr."""
-    for table in _boards(outcome.standings.lines(), top=None):
+    for table in _leaderboards(outcome.running_means.ranked(), top=None):
         console.show(table, "")
     console.show(Text("Means over images ± standard error; the report has intervals, ranks and tests.", "dim"))
     done = f"{outcome.computed} done now in {_duration(outcome.seconds)}, {outcome.before} before"
     console.show(Text(console.plain(f"{outcome.total} units in {outcome.store}: {done}")))
-    _tell_failures(outcome.failures)
+    _list_failures(outcome.failures)
     if outcome.unstored:
         console.note(f"{len(outcome.unstored)} units could not be written into {outcome.store}; make room", "error")
     if outcome.complete:
@@ -157,24 +157,24 @@ def show_status(status: Status, store: str) -> None:
     table = Table(box=None, pad_edge=False)
     for head in ("model", "method", "units", "failed images"):
         table.add_column(head, justify="left" if head in ("model", "method") else "right", overflow="fold")
-    for one in status.progress:
-        table.add_row(Text(one.model), Text(one.recipe), f"{one.done}/{one.total}", str(one.failed or ""))
+    for part in status.progress:
+        table.add_row(Text(part.model), Text(part.recipe), f"{part.done}/{part.total}", str(part.failed or ""))
     console.show(table)
     for path in status.damaged:
         console.note(f"{path} is damaged; `sightline bench resume` makes it anew", "error")
-    _tell_failures(status.failures)
+    _list_failures(status.failures)
     if manifest.skipped:
         console.note(f"the data set left out {len(manifest.skipped)} images, first {': '.join(manifest.skipped[0])}")
     if not status.complete:
         console.show(Text(console.plain(f"Go on with: sightline bench resume {store}")))
 
 
-def _tell_failures(failures: Sequence[Failure]) -> None:
-    """Say which images failed and why, each image and reason once."""
-    counts: Counter[tuple[str, str]] = Counter((one.image, one.reason) for one in failures)
-    methods: dict[tuple[str, str], Any] = {(one.image, one.reason): one.recipe for one in failures}
-    for (image, reason), count in list(counts.items())[:SAID]:
-        who = methods[image, reason] if count == 1 else f"{count} methods"
+def _list_failures(failures: Sequence[Failure]) -> None:
+    """Print which images failed and why, each image and reason once."""
+    counts: Counter[tuple[str, str]] = Counter((failure.image, failure.reason) for failure in failures)
+    recipes = {(failure.image, failure.reason): failure.recipe for failure in failures}
+    for (image, reason), count in list(counts.items())[:LISTED]:
+        who = recipes[image, reason] if count == 1 else f"{count} methods"
         console.note(f"{image} failed with {who}: {reason}", "error")
-    if len(counts) > SAID:
-        console.note(f"and {len(counts) - SAID} more; `sightline bench status --json` lists them all", "error")
+    if len(counts) > LISTED:
+        console.note(f"and {len(counts) - LISTED} more; `sightline bench status --json` lists them all", "error")

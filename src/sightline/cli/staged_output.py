@@ -19,7 +19,7 @@ from PIL import Image, PngImagePlugin
 
 from sightline import __version__
 from sightline.errors import OutputError
-from sightline.files import write_atomically
+from sightline.files import write_output
 
 __all__ = ["StagedOutput", "safe", "staged_output"]
 
@@ -57,7 +57,7 @@ class StagedOutput:
             texts.add_itxt(key, value.encode("utf-8", "replace").decode())
         buffer = io.BytesIO()
         picture.save(buffer, format="PNG", pnginfo=texts)
-        write_atomically(self.staging / name, buffer.getvalue())
+        write_output(self.staging / name, buffer.getvalue())
         return self.folder / name
 
     def commit(self) -> None:

@@ -69,7 +69,7 @@ class Scores(Mapping[str, Tensor]):
             for metric, measurement in self.measurements.items()
             for image, (value, flag) in enumerate(zip(measurement.values.tolist(), measurement.flags, strict=True))
         ]
-        frame = require("pandas", extra="bench").DataFrame(rows, columns=["image", "metric", "value", "flag"])
+        frame = require("pandas").DataFrame(rows, columns=["image", "metric", "value", "flag"])
         return frame.sort_values("image", kind="stable", ignore_index=True)
 
     def __repr__(self) -> str:

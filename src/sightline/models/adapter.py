@@ -1,7 +1,7 @@
-"""The adapter: what a model is asked, in the same words for every library.
+"""The adapter: one interface to the models of every library.
 
-An adapter answers questions and holds no policy. `VisionTransformer` (vit.py), `Convolutional` (cnn.py) and `BlackBox`
-(blackbox.py) are its three kinds; `adapt` (families.py) finds the right one for a model.
+An adapter answers questions and holds no policy. `VisionTransformer` (vit/adapter.py), `Convolutional` (cnn/adapter.py)
+and `BlackBox` (blackbox.py) are its three kinds; `adapt` (families.py) finds the right one for a model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sightline.errors import InputError, NumericalError, SiteError, TargetError,
 from sightline.models.batch import in_batches
 from sightline.models.capture import Change, Site, capture
 from sightline.models.edit import edit
-from sightline.models.facts import library_output
+from sightline.models.facts import IMAGENET_SIZE, library_output
 from sightline.models.inputs import check_batch, check_range
 from sightline.models.output import WITHOUT_PROBABILITIES, Ending, check_output, find_link, read_ending
 from sightline.models.passes import spend
@@ -32,7 +32,7 @@ Preprocess = Callable[[Any], Tensor]
 
 
 class Adapter(ABC):
-    """One model, answering.
+    """A model with a common interface: running it, its sites, its preprocessing, its classes and output.
 
     Attributes:
         model: the model as it was given.
@@ -42,6 +42,7 @@ class Adapter(ABC):
         mean: of the normalisation, per channel.
         std: of the normalisation, per channel.
         input_size: height and width the model needs, None when any will do.
+        default_size: the size it was made for, by which costs are counted; others may do as well.
         batch: how many images go through the model at once.
         output: what its numbers are: softmax, sigmoid, value, embedding, dense or boxes.
     """
@@ -75,6 +76,7 @@ class Adapter(ABC):
         self.mean = tuple(mean)
         self.std = tuple(std)
         self.input_size = input_size
+        self.default_size = input_size or (IMAGENET_SIZE, IMAGENET_SIZE)
         self.batch = batch
         self._output, self._link = check_output(output, link), link
         self._size = input_size  # of the images last seen
@@ -96,6 +98,7 @@ class Adapter(ABC):
         for derived in ("num_classes", "output", "ending"):  # read again from the new facts
             changed.__dict__.pop(derived, None)
         Adapter.__init__(changed, self.model, **self.facts | facts)
+        changed.default_size = changed.input_size or self.default_size
         changed._size = changed.input_size or self._size
         return changed
 
@@ -112,19 +115,20 @@ class Adapter(ABC):
 
     def logits(self, output: Any) -> Tensor:
         """Read the logits out of whatever the model returns: a tensor, a tuple, a dict, an output object."""
-        found = getattr(output, "logits", output)
-        if isinstance(found, Mapping):
-            tensors = [value for value in found.values() if isinstance(value, Tensor) and value.ndim == 2]
-            found = found["logits"] if "logits" in found else tensors[0] if len(tensors) == 1 else found
-        elif isinstance(found, list | tuple) and found and isinstance(found[0], Tensor) and found[0].ndim == 2:
-            found = found[0]
-        if isinstance(found, Tensor) and found.ndim == 2:
-            self._width = found.shape[-1]
-            return found
+        logits = getattr(output, "logits", output)
+        if isinstance(logits, Mapping):
+            tensors = [value for value in logits.values() if isinstance(value, Tensor) and value.ndim == 2]
+            logits = logits["logits"] if "logits" in logits else tensors[0] if len(tensors) == 1 else logits
+        elif isinstance(logits, list | tuple) and logits and isinstance(logits[0], Tensor) and logits[0].ndim == 2:
+            logits = logits[0]
+        if isinstance(logits, Tensor) and logits.ndim == 2:
+            self._width = logits.shape[-1]
+            return logits
         self.check_supported()
-        came = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(output).__name__}"
+        is_tensor = isinstance(logits, Tensor)
+        returned = f"a tensor of shape {tuple(logits.shape)}" if is_tensor else f"a {type(output).__name__}"
         raise UnsupportedModel(
-            f"{self.name} returned {came}; logits of shape (batch, class) are needed: "
+            f"{self.name} returned {returned}; logits of shape (batch, class) are needed: "
             "wrap the model in a function that returns them"
         )
 
@@ -144,13 +148,13 @@ class Adapter(ABC):
         """
         spend(backward=len(score) * (1.0 if "image" in seen else max(map(self.remaining, seen))))
         with torch.inference_mode(False), torch.enable_grad():
-            found = torch.autograd.grad(score.sum(), list(seen.values()), retain_graph=retain, allow_unused=True)
-        for name, gradient in zip(seen, found, strict=True):
+            gradients = torch.autograd.grad(score.sum(), list(seen.values()), retain_graph=retain, allow_unused=True)
+        for name, gradient in zip(seen, gradients, strict=True):
             if gradient is None and not unused:
                 raise SiteError(
                     f"the target does not depend on the site {name!r} of {self.name}; choose an earlier one"
                 )
-        filled = [torch.zeros_like(x) if g is None else g for x, g in zip(seen.values(), found, strict=True)]
+        filled = [torch.zeros_like(x) if g is None else g for x, g in zip(seen.values(), gradients, strict=True)]
         return dict(zip(seen, filled, strict=True))
 
     def gradients_each(
@@ -221,14 +225,14 @@ class Adapter(ABC):
 
     def find(self, *patterns: str) -> dict[str, Site]:
         """Return the sites that match, in the model's order; ``*`` stands for anything."""
-        found: dict[str, Site] = {}
+        sites: dict[str, Site] = {}
         for pattern in patterns:
             names = [pattern] if pattern in self.sites else [n for n in self.sites if fnmatchcase(n, pattern)]
             if not names:
                 sentence = unknown(pattern, "site", self.sites, otherwise="see adapter.sites")
                 raise SiteError(f"{sentence} (model {self.name})")
-            found.update({name: self.sites[name] for name in names})
-        return found
+            sites.update({name: self.sites[name] for name in names})
+        return sites
 
     @contextmanager
     def capture(self, *patterns: str, gradient: bool = False) -> Iterator[Mapping[str, Tensor]]:
@@ -243,12 +247,12 @@ class Adapter(ABC):
             yield
 
     def interceptable(self) -> AbstractContextManager[None]:
-        """Make attention go through scaled_dot_product_attention, where it can be seen; restored afterwards."""
+        """Make attention call scaled_dot_product_attention, where it can be intercepted; restored afterwards."""
         return nullcontext()
 
     @contextmanager
     def _watchable(self) -> Iterator[None]:
-        """Make every site run exactly once: seen where it attends, and not run again by gradient checkpointing."""
+        """Make every site run exactly once: attention interceptable, nothing run again by gradient checkpointing."""
         checkpointed: list[Any] = [
             module for module in self.modules if getattr(module, "grad_checkpointing", False) is True
         ]
@@ -281,7 +285,7 @@ class Adapter(ABC):
 
     @cached_property
     def num_classes(self) -> int | None:
-        """How many classes the model tells apart; None when only running it would tell."""
+        """How many classes the model has; None when only running it would tell."""
         return len(self.labels) or None
 
     def label(self, index: int) -> str:

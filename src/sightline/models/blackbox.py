@@ -1,4 +1,4 @@
-"""Any function from images to logits: nothing inside can be seen, so black-box methods alone apply.
+"""Black boxes: any function from images to logits, for methods that need no access to the model.
 
 An `nn.Module` that no family recognises is opaque too, but differentiable: gradients at the pixels work.
 """
@@ -17,7 +17,7 @@ from sightline.types import TokenGrid, pixel_grid
 
 
 class BlackBox(Adapter):
-    """A callable from images to logits."""
+    """A black box: a callable from images to logits."""
 
     kind = "blackbox"
 

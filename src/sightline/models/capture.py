@@ -1,10 +1,10 @@
-"""Read named sites of a model while it runs.
+"""Capture the activations at named sites of a model while it runs.
 
 A *site* is a named place: the tokens that enter or leave a block, a norm's or an MLP's output, the queries, keys,
 values, scores and probabilities of an attention, the output of any module of a CNN. Module sites are read with
-forward hooks. Attention is seen by intercepting the attention call itself (`torch.overrides.TorchFunctionMode`), for
-that thread and only inside the ``with``: the fused kernel is replaced by its written-out form, whichever library made
-the call, and no flag is set on anybody's module. Everything is undone on every path.
+forward hooks. Attention is read by intercepting the attention call itself (`torch.overrides.TorchFunctionMode`), for
+that thread and only inside the ``with``: the fused kernel is replaced by its explicit form, whichever library made
+the call, and no flag is set on any module. Everything is undone on every path.
 
 This file and `edit.py` are the only two that register hooks.
 """
@@ -39,7 +39,7 @@ class Site:
 
     Attributes:
         module: the module whose call is watched.
-        place: input, output, or one of q, k, v, scores, probabilities, context (the heads' mixed values).
+        place: input, output, or one of q, k, v, scores, probabilities, context (the heads' outputs).
     """
 
     module: nn.Module
@@ -62,7 +62,7 @@ def capture(sites: Mapping[str, Site], *, gradient: bool = False) -> Iterator[Ma
             if gradient and not value.requires_grad:
                 value = value.detach().requires_grad_()
             seen[name] = value if gradient else value.detach().clone()
-            # what comes next may write in place (a ReLU after a batch norm): hand it a copy, keep the original
+            # the next call may write in place (a ReLU after a batch norm): it gets a copy, the original is kept
             return value.clone() if gradient else value
 
         return record
@@ -80,30 +80,30 @@ def watch(sites: Mapping[str, Site], changes: Mapping[str, Change]) -> Iterator[
     """Pass each site's tensor through its change while the model runs; changes at one site run in order of opening."""
     with ExitStack() as stack:
         for name, change in changes.items():
-            stack.enter_context(_watch_one(sites[name], change))
+            stack.enter_context(_watch_site(sites[name], change))
         if any(sites[name].place in ATTENTION_PLACES for name in changes):
-            stack.enter_context(_Attention())
+            stack.enter_context(_AttentionMode())
         yield
 
 
 @contextmanager
 def attend(changes: Mapping[nn.Module, Attend]) -> Iterator[None]:
-    """Let a function stand in for the attention of each module: (queries, keys, values, scale) -> the mixed values.
+    """Replace the attention of each module by a function: (queries, keys, values, scale) -> the heads' outputs.
 
-    All are (batch, head, token, channel). The queries may look wherever the function likes; the projections around the
-    attention stay the module's own. Of several stand-ins the one opened last acts.
+    All are (batch, head, token, channel). The queries may attend to whatever the function likes; the projections around
+    the attention stay the module's own. Of several replacements the one opened last applies.
     """
     with ExitStack() as stack:
         for module, function in changes.items():
-            stack.enter_context(_tap(module, "attend", function))
-        stack.enter_context(_Attention())
+            stack.enter_context(_intercept(module, "attend", function))
+        stack.enter_context(_AttentionMode())
         yield
 
 
 @contextmanager
-def _watch_one(site: Site, change: Change) -> Iterator[None]:
+def _watch_site(site: Site, change: Change) -> Iterator[None]:
     if site.place in ATTENTION_PLACES:
-        with _tap(site.module, site.place, change):
+        with _intercept(site.module, site.place, change):
             yield
         return
     if site.place == "input":
@@ -145,15 +145,15 @@ class _State(threading.local):
 
 
 _state = _State()
-_Taps = list[tuple[str, Callable[..., Tensor]]]
-_taps: WeakKeyDictionary[nn.Module, _Taps] = WeakKeyDictionary()
+_Interceptors = list[tuple[str, Callable[..., Tensor]]]
+_interceptors: WeakKeyDictionary[nn.Module, _Interceptors] = WeakKeyDictionary()
 
 
 @contextmanager
-def _tap(module: nn.Module, place: str, change: Callable[..., Tensor]) -> Iterator[None]:
-    """Enter a change into the list of one attention module, and know when that module runs."""
+def _intercept(module: nn.Module, place: str, change: Callable[..., Tensor]) -> Iterator[None]:
+    """Add a change to the interceptors of one attention module, and track when that module runs."""
     entry = (place, change)
-    _taps.setdefault(module, []).append(entry)
+    _interceptors.setdefault(module, []).append(entry)
     depth = len(_state.running)
     handles = [
         module.register_forward_pre_hook(lambda running, _args: _state.running.append(running)),
@@ -165,16 +165,16 @@ def _tap(module: nn.Module, place: str, change: Callable[..., Tensor]) -> Iterat
         for handle in handles:
             handle.remove()
         del _state.running[depth:]
-        taps = _taps[module]
-        del taps[next(i for i, other in enumerate(taps) if other is entry)]
-        if not taps:
-            del _taps[module]
+        interceptors = _interceptors[module]
+        del interceptors[next(i for i, other in enumerate(interceptors) if other is entry)]
+        if not interceptors:
+            del _interceptors[module]
 
 
-class _Attention(TorchFunctionMode):
-    """Write attention out where somebody looks; leave every other call as it is.
+class _AttentionMode(TorchFunctionMode):
+    """Compute attention explicitly where it is intercepted; leave every other call as it is.
 
-    Only the innermost of several open modes sees a call, and it serves the taps of all of them.
+    Only the innermost of several open modes gets a call, and it applies the interceptors of all of them.
     """
 
     def __torch_function__(
@@ -182,24 +182,24 @@ class _Attention(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         running = _state.running[-1] if _state.running else None
-        taps = _taps.get(running) if running is not None else None
-        if not taps:
+        interceptors = _interceptors.get(running) if running is not None else None
+        if not interceptors:
             return func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
-            with _unwatched():
-                return _written_out(taps, *args, **kwargs)
+            with _not_intercepted():
+                return _explicit_attention(interceptors, *args, **kwargs)
         if func is F.multi_head_attention_forward:
-            with _unwatched():
-                return _multi_head(taps, args, kwargs)
+            with _not_intercepted():
+                return _multi_head(interceptors, args, kwargs)
         if func in _SOFTMAX and args and args[0].ndim == 4:
-            with _unwatched():
-                return _softmax(taps, func, args, kwargs)
+            with _not_intercepted():
+                return _softmax(interceptors, func, args, kwargs)
         return func(*args, **kwargs)
 
 
 @contextmanager
-def _unwatched() -> Iterator[None]:
-    """Hide our own softmax from the modes around this one."""
+def _not_intercepted() -> Iterator[None]:
+    """Hide the explicit softmax from the modes around this one."""
     _state.running.append(None)
     try:
         yield
@@ -210,19 +210,19 @@ def _unwatched() -> Iterator[None]:
 _SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax)
 
 
-def _through(taps: _Taps, place: str, value: Tensor) -> Tensor:
-    for where, change in taps:
+def _apply(interceptors: _Interceptors, place: str, value: Tensor) -> Tensor:
+    for where, change in interceptors:
         if where == place:
             value = change(value)
     return value
 
 
-def _stand_in(taps: _Taps) -> Attend:
-    return [function for place, function in taps if place == "attend"][-1]
+def _replacement(interceptors: _Interceptors) -> Attend:
+    return [function for place, function in interceptors if place == "attend"][-1]
 
 
-def _written_out(
-    taps: _Taps,
+def _explicit_attention(
+    interceptors: _Interceptors,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -232,48 +232,50 @@ def _written_out(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Compute scaled dot-product attention step by step, each step through its taps."""
-    query, key, value = (_through(taps, place, x) for place, x in zip("qkv", (query, key, value), strict=True))
+    """Compute scaled dot-product attention step by step, each step through its interceptors."""
+    query, key, value = (_apply(interceptors, place, x) for place, x in zip("qkv", (query, key, value), strict=True))
     if enable_gqa:
         key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], dim=-3) for x in (key, value))
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    places = {place for place, _ in taps}
+    places = {place for place, _ in interceptors}
     if "attend" in places:
         if attn_mask is not None or is_causal:
-            raise SiteError("this attention has a mask of its own, which a stand-in would lose; it cannot be replaced")
-        return _through(taps, "context", _stand_in(taps)(query, key, value, scale))
-    if not places & {"scores", "probabilities"}:  # nobody looks inside: the fused kernel will do
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
-        return _through(taps, "context", mixed)
+            raise SiteError(
+                "this attention has a mask of its own, which a replacement would lose; it cannot be replaced"
+            )
+        return _apply(interceptors, "context", _replacement(interceptors)(query, key, value, scale))
+    if not places & {"scores", "probabilities"}:  # nothing inside is intercepted: the fused kernel will do
+        context = F.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)
+        return _apply(interceptors, "context", context)
     scores = (query * scale) @ key.transpose(-2, -1)
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if attn_mask is not None:
         scores = scores.masked_fill(~attn_mask, -math.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
-    probabilities = _through(taps, "scores", scores).softmax(dim=-1)
+    probabilities = _apply(interceptors, "scores", scores).softmax(dim=-1)
     if dropout_p:
         probabilities = F.dropout(probabilities, dropout_p)
-    return _through(taps, "context", _through(taps, "probabilities", probabilities) @ value)
+    return _apply(interceptors, "context", _apply(interceptors, "probabilities", probabilities) @ value)
 
 
-def _multi_head(taps: _Taps, args: tuple[Any, ...], kwargs: Any) -> tuple[Tensor, Tensor | None]:
-    """Compute what `nn.MultiheadAttention` computes with its heads in sight."""
+def _multi_head(interceptors: _Interceptors, args: tuple[Any, ...], kwargs: Any) -> tuple[Tensor, Tensor | None]:
+    """Compute what `nn.MultiheadAttention` computes, with each head's tensors intercepted."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, wanted: bool) -> tuple[Tensor, Tensor | None]:
         seen: list[Tensor] = []
-        watched = [*taps, ("probabilities", lambda p: seen.append(p) or p)] if wanted else taps  # type: ignore[func-returns-value]
-        context = _written_out(watched, q, k, v, attn_mask=mask)
+        intercepted = [*interceptors, ("probabilities", lambda p: seen.append(p) or p)] if wanted else interceptors  # type: ignore[func-returns-value]
+        context = _explicit_attention(intercepted, q, k, v, attn_mask=mask)
         return context, seen[0] if seen else None
 
     return multi_head(attend, args, kwargs)
 
 
-def _softmax(taps: _Taps, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
-    """Let taps see the scores and probabilities of an attention that somebody wrote out themselves."""
-    if missing := {place for place, _ in taps} - {"scores", "probabilities"}:
+def _softmax(interceptors: _Interceptors, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
+    """Intercept the scores and probabilities of an attention that calls softmax itself."""
+    if missing := {place for place, _ in interceptors} - {"scores", "probabilities"}:
         raise SiteError(
-            f"this attention writes its softmax out, so its {', '.join(sorted(missing))} cannot be seen; "
+            f"this attention calls softmax itself, so its {', '.join(sorted(missing))} cannot be captured; "
             "only scores and probabilities can, unless it calls scaled_dot_product_attention"
         )
-    scores = _through(taps, "scores", args[0])
-    return _through(taps, "probabilities", func(scores, *args[1:], **kwargs))
+    scores = _apply(interceptors, "scores", args[0])
+    return _apply(interceptors, "probabilities", func(scores, *args[1:], **kwargs))

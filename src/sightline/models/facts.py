@@ -38,13 +38,13 @@ def is_a(model: object, package: str, name: str) -> bool:
 
 def timm_facts(model: nn.Module) -> dict[str, Any]:
     """Read a timm model's own preprocessing and, where it names them or they are ImageNet's, its class names."""
-    data = require("timm.data", extra="timm")
+    data = require("timm.data")
     config = data.resolve_model_data_config(model)
     size = getattr(getattr(model, "patch_embed", None), "img_size", None)
     if size is not None and not getattr(model, "dynamic_img_size", False):
         config["input_size"] = (3, *size)  # a transformer built for another size than its description's
     described: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "name": described.get("architecture", ""),
         "preprocess": data.create_transform(**config, is_training=False),
         "mean": config["mean"],
@@ -53,15 +53,15 @@ def timm_facts(model: nn.Module) -> dict[str, Any]:
     labels = tuple(described.get("label_names") or ())
     subset = data.infer_imagenet_subset(model)
     if labels and len(labels) == getattr(model, "num_classes", None):
-        found["labels"] = labels
+        facts["labels"] = labels
     elif subset is not None:
-        found["labels"] = _imagenet_labels(subset)
-    return found
+        facts["labels"] = _imagenet_labels(subset)
+    return facts
 
 
 @lru_cache(maxsize=8)
 def _imagenet_labels(subset: str) -> tuple[str, ...]:
-    info = require("timm.data", extra="timm").ImageNetInfo(subset)
+    info = require("timm.data").ImageNetInfo(subset)
     return tuple(info.index_to_description(index) for index in range(info.num_classes()))
 
 
@@ -73,14 +73,14 @@ def torchvision_facts(model: nn.Module) -> dict[str, Any]:
 
     The class names are ImageNet's when the classifier has as many classes.
     """
-    transforms = require("torchvision.transforms._presets", extra="timm")
-    found: dict[str, Any] = {**IMAGENET, "preprocess": transforms.ImageClassification(crop_size=IMAGENET_SIZE)}
+    transforms = require("torchvision.transforms._presets")
+    facts: dict[str, Any] = {**IMAGENET, "preprocess": transforms.ImageClassification(crop_size=IMAGENET_SIZE)}
     linear = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     size = getattr(linear[-1], "out_features", getattr(linear[-1], "out_channels", 0)) if linear else 0
     if size == IMAGENET_CLASSES:
-        weights = require("torchvision.models", extra="timm").ResNet18_Weights.DEFAULT
-        found["labels"] = tuple(weights.meta["categories"])
-    return found
+        weights = require("torchvision.models").ResNet18_Weights.DEFAULT
+        facts["labels"] = tuple(weights.meta["categories"])
+    return facts
 
 
 def weights_facts(weights: Any) -> dict[str, Any]:
@@ -102,12 +102,12 @@ def weights_facts(weights: Any) -> dict[str, Any]:
 def transformers_facts(model: Any, processor: Any = None) -> dict[str, Any]:
     """Read a transformers model's name and class names, and its image processor's preprocessing."""
     config = getattr(model, "config", None)
-    found: dict[str, Any] = {"name": getattr(config, "name_or_path", ""), "labels": _config_labels(config)}
+    facts: dict[str, Any] = {"name": getattr(config, "name_or_path", ""), "labels": _config_labels(config)}
     processor = getattr(processor, "image_processor", processor)
     if processor is not None:
-        found["preprocess"] = lambda image: processor(images=image, return_tensors="pt")["pixel_values"][0]
-        found |= {"mean": tuple(processor.image_mean), "std": tuple(processor.image_std)}
-    return found
+        facts["preprocess"] = lambda image: processor(images=image, return_tensors="pt")["pixel_values"][0]
+        facts |= {"mean": tuple(processor.image_mean), "std": tuple(processor.image_std)}
+    return facts
 
 
 def _config_labels(config: Any) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """Find the adapter for a model.
 
-A family is a function ``recognise(model, facts) -> Adapter | None``. The built-in ones are asked in order, after those
-that `register_family` added; the first that answers wins. A module that no family knows is searched for a transformer
-inside it that some family does; failing that, it is cut wherever its convolutions allow; failing that, it is opaque.
+A family is a function ``recognise(model, facts) -> Adapter | None``. The built-in ones are tried in order, after those
+that `register_family` added; the first adapter returned is used. A module that no family recognises is searched for a
+transformer inside it that some family does; failing that, it is a generic convolutional network if it has convolutions,
+else opaque.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from sightline.models.vit.wrapped import WrappedTransformer
 
 Recognise = Callable[[nn.Module, dict[str, Any]], Adapter | None]
 BUILT_IN = ("vit.timm", "vit.torchvision", "vit.transformers", "vit.openclip", "cnn.families")
-_outside: list[Recognise] = []
+_registered: list[Recognise] = []
 
 
 def register_family(recognise: Recognise) -> Recognise:
-    """Add a family of your own; it is asked before the built-in ones."""
-    _outside.insert(0, recognise)
+    """Add a family of your own; it is tried before the built-in ones."""
+    _registered.insert(0, recognise)
     return recognise
 
 
@@ -63,7 +64,7 @@ def _unwrap(model: nn.Module) -> nn.Module:
 
 
 def _families() -> Iterator[Recognise]:
-    yield from _outside
+    yield from _registered
     for name in BUILT_IN:
         yield importlib.import_module(f"sightline.models.{name}").recognise
 

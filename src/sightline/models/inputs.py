@@ -9,10 +9,12 @@ from torch import Tensor
 
 from sightline.errors import InputError
 
-# In units of white: 0 is black, 1 is white, whatever the normalisation. No usual one leaves an image without negative
-# values above the first, and nothing but pixels of 0 to 255 taken for 0 to 1 lies above the second.
+# Pixels with the normalisation undone: 0 is black, 1 is white. No usual normalisation leaves an image without negative
+# values and brighter than the first; none leaves one that is nowhere darker than black and brighter than the second,
+# which is what normalising 0 to 255 without dividing does.
 BRIGHTEST_WITHOUT_NEGATIVES = 5.0
 BRIGHTEST = 100.0
+ROUNDING = 0.01
 
 
 def check_batch(images: Any) -> None:
@@ -42,8 +44,10 @@ def check_range(images: Tensor, pixels: Tensor, name: str) -> None:
         name: of the model.
     """
     lowest, highest = images.flatten(1).amin(dim=1), images.flatten(1).amax(dim=1)
-    brightest = pixels.flatten(1).amax(dim=1)
-    wrong = (brightest > BRIGHTEST) | ((lowest >= 0) & (brightest > BRIGHTEST_WITHOUT_NEGATIVES))
+    darkest, brightest = pixels.flatten(1).amin(dim=1), pixels.flatten(1).amax(dim=1)
+    raw = (lowest >= 0) & (brightest > BRIGHTEST_WITHOUT_NEGATIVES)
+    not_divided = (darkest >= -ROUNDING) & (brightest > BRIGHTEST)
+    wrong = raw | not_divided
     if wrong.any():
         raise InputError(
             f"got float images with values from {lowest[wrong].min().item():.4g} to {highest[wrong].max().item():.4g}; "

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sightline.errors import InputError, TargetError, UnsupportedModel
 from sightline.models.facts import IMAGE_SIZES
 from sightline.models.passes import spend
-from sightline.models.shadow import shadow
+from sightline.models.survey import meta_copy
 from sightline.registry import unknown
 from sightline.types import Link, Output
 
@@ -90,7 +90,7 @@ def read_ending(model: Adapter, size: tuple[int, int] | None) -> Ending:
     try:
         weightless = copy(model)
         with torch.inference_mode(False):
-            weightless.model = shadow(model.model)
+            weightless.model = meta_copy(model.model)
     except Exception:  # a model may copy badly: then it runs itself
         return _read_by_running(model, sizes[0])
     for tried in sizes:
@@ -139,15 +139,15 @@ def final_activation(logits: Tensor) -> Activation | None:
     return None
 
 
-def find_link(model: Adapter, told: Link | None, size: int | None = None) -> Link:
-    """Return how a model's logits become probabilities, `told` or read; `size` is how many of them there are."""
+def find_link(model: Adapter, given: Link | None, size: int | None = None) -> Link:
+    """Return how a model's logits become probabilities, `given` or read; `size` is how many of them there are."""
     if model.output in WITHOUT_PROBABILITIES:
         raise TargetError(
             f"{model.name} returns {WITHOUT_PROBABILITIES[model.output]} (output {model.output!r}), which has no "
             "probabilities; explain or score the output itself, or say adapt(model, output='softmax') or 'sigmoid'"
         )
-    if told is not None:
-        return told
+    if given is not None:
+        return given
     if model.output == "softmax" and (size or model.output_size) == 1:
         raise TargetError(
             f"{model.name} returns one number per image, whose softmax is always 1; "

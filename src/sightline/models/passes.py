@@ -12,7 +12,7 @@ _open: ContextVar[tuple[Meter, ...]] = ContextVar("open_meters", default=())
 
 
 class Meter:
-    """Adds up what is spent while it is open."""
+    """A counter of the model passes spent while it is open."""
 
     def __init__(self) -> None:
         self.passes = Passes()

@@ -1,4 +1,4 @@
-"""Cascading randomisation: a copy of a model forgets its layers one by one, from the output to the input.
+"""Cascading randomisation: the layers of a copied model are re-initialised one by one, from output to input.
 
 A map that explains a model must change when the model does :cite:p:`adebayo2018`. The copy is the library's own; the
 user's model, its random numbers and its buffers stay as they are.
@@ -49,8 +49,7 @@ class Cascade:
     distribution and nothing else. All draws come from one generator in single precision on the CPU, so
     they are the same on every device and in every precision.
 
-    The order is that of the last use in a forward pass. What no pass uses, or uses out of sight, goes with the layer
-    that is randomised last.
+    The order is that of the last use in a forward pass. Layers whose use cannot be seen are randomised with the last.
 
     Attributes:
         model: the adapter of the copy; it changes as the cascade goes on.
@@ -75,8 +74,8 @@ class Cascade:
             seed: of all draws.
             order: ``execution``; or ``quantus``, the modules with ``reset_parameters`` in the reverse order of their
                 declaration, the generator set to seed + 1 before each, and statistics reset with the rest: what
-                Quantus' MPRT does, with seed 42 if not told otherwise.
-            statistics: what becomes of the running mean and variance of batch norms when their layer is randomised.
+                Quantus' MPRT does, with seed 42 by default.
+            statistics: what happens to the running mean and variance of batch norms when their layer is randomised.
         """
         check_cascade(order, statistics)
         self.model = copied(model)
@@ -122,7 +121,7 @@ class Cascade:
 
 
 def check_cascade(order: str, statistics: str) -> None:
-    """Refuse an order, or a way with statistics, that does not exist."""
+    """Refuse an unknown order, or an unknown treatment of statistics."""
     if order not in get_args(Order):
         raise RecipeError(f"got the order {order!r}; choose from {', '.join(get_args(Order))}")
     if statistics not in get_args(Statistics):
@@ -205,25 +204,26 @@ def _readapted(model: Adapter, module: nn.Module) -> Adapter:
 
 def _declared(model: nn.Module) -> tuple[Layer, ...]:
     """Return the modules that can reset themselves, the last declared first, with everything they hold."""
-    found = []
+    layers = []
     for name, module in model.named_modules():
         if hasattr(module, "reset_parameters"):
             held = [*module._parameters.items(), *module._buffers.items()]
-            found.append(Layer(name, module, tuple(own for own, tensor in held if tensor is not None)))
-    return tuple(reversed(found))
+            layers.append(Layer(name, module, tuple(own for own, tensor in held if tensor is not None)))
+    return tuple(reversed(layers))
 
 
 def _executed(model: Adapter, images: Tensor, statistics: bool) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
     """Return the layers by their last use, the latest first, and those whose use was not seen."""
     layers = list(_layers(model.model, statistics))
-    places = {id(getattr(layer.module, name)): place for place, layer in enumerate(layers) for name in layer.tensors}
-    uses = _Uses(places)
+    owners = {id(getattr(layer.module, name)): index for index, layer in enumerate(layers) for name in layer.tensors}
+    uses = _Uses(owners)
     with torch.inference_mode(False), torch.no_grad(), uses:
         model.forward(images[:1])
     if not uses.last:  # a scripted module shows nothing; the declaration is the best guess
         return tuple(reversed(layers)), ()
-    seen = sorted(uses.last, key=lambda place: (-uses.last[place], -place))
-    return tuple(layers[p] for p in seen), tuple(layer for p, layer in enumerate(layers) if p not in uses.last)
+    latest_first = sorted(uses.last, key=lambda index: (-uses.last[index], -index))
+    unseen = tuple(layer for index, layer in enumerate(layers) if index not in uses.last)
+    return tuple(layers[index] for index in latest_first), unseen
 
 
 def _layers(model: nn.Module, statistics: bool) -> Iterator[Layer]:
@@ -238,17 +238,17 @@ def _layers(model: nn.Module, statistics: bool) -> Iterator[Layer]:
             continue
         if _resetter(module) is not None:
             yield Layer(path or type(module).__name__, module, tuple(own))
-        else:  # each on its own: one may be used at the entrance, another at the exit
+        else:  # each by itself: they may be used at different depths
             yield from (Layer(f"{path}.{name}".lstrip("."), module, (name,)) for name in own)
 
 
 class _Uses(TorchFunctionMode):
-    """Note the last call that each tensor of interest takes part in."""
+    """Record the last call that uses each layer; `owners` maps the id of a tensor to its layer's index."""
 
-    def __init__(self, places: dict[int, int]) -> None:
+    def __init__(self, owners: dict[int, int]) -> None:
         super().__init__()
         self.last: dict[int, int] = {}
-        self._places = places
+        self._owners = owners
         self._clock = 0
 
     def __torch_function__(
@@ -258,8 +258,8 @@ class _Uses(TorchFunctionMode):
         if any(True for _ in _tensors(result)):  # asking for a shape or a type is no use
             self._clock += 1
             for tensor in _tensors([*args, *(kwargs or {}).values()]):
-                if (place := self._places.get(id(tensor))) is not None:
-                    self.last[place] = self._clock
+                if (index := self._owners.get(id(tensor))) is not None:
+                    self.last[index] = self._clock
         return result
 
 
@@ -275,22 +275,22 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _resetter(module: nn.Module) -> Callable[[], None] | None:
-    """Return the module's own way to its first state, if it has one that needs to be told nothing."""
+    """Return the module's own reset, if it has one that needs no arguments."""
     name = "_reset_parameters" if isinstance(module, nn.MultiheadAttention) else "reset_parameters"
     reset = getattr(module, name, None)
     if not callable(reset):
         return None
-    asked = inspect.signature(reset).parameters.values()
-    told = any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in asked)
-    return None if told else reset
+    parameters = inspect.signature(reset).parameters.values()
+    needed = any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    return None if needed else reset
 
 
 def _reset(layer: Layer, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return the layer's tensors as its module would make them, from a stand-in; nothing where it cannot."""
+    """Return the layer's tensors as its module initialises them, on a copy; nothing where it cannot."""
     if _resetter(layer.module) is None:
         return {}
-    stand_in = copy.deepcopy(layer.module).to("cpu", torch.float32)
-    reset = _resetter(stand_in)
+    initialised = copy.deepcopy(layer.module).to("cpu", torch.float32)
+    reset = _resetter(initialised)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.set_rng_state(generator.get_state())
         try:
@@ -298,10 +298,10 @@ def _reset(layer: Layer, generator: torch.Generator) -> dict[str, Tensor]:
         except (SightlineError, TypeError, AttributeError, NotImplementedError):
             return {}
         generator.set_state(torch.get_rng_state())
-    return {name: getattr(stand_in, name) for name in layer.tensors}
+    return {name: getattr(initialised, name) for name in layer.tensors}
 
 
 def _shuffled(values: Tensor, generator: torch.Generator) -> Tensor:
     """Return a tensor with its values in another order."""
-    places = torch.randperm(values.numel(), generator=generator).to(values.device)
-    return values.flatten()[places].view_as(values)
+    order = torch.randperm(values.numel(), generator=generator).to(values.device)
+    return values.flatten()[order].view_as(values)

@@ -34,7 +34,7 @@ def resolve_target(target: Any, model: Adapter, images: Tensor) -> Target:
     if _is_class(target):
         return _checked(Logit(int(target)), model, images)
     if isinstance(target, list | tuple):
-        return _one_each(target, model, images)
+        return _per_image(target, model, images)
     if isinstance(target, TextSimilarity) and not target.embedding:
         return TextSimilarity(target.text, tuple(model.encode_text([target.text])[0].tolist()))
     if hasattr(target, "take") and callable(target):
@@ -66,7 +66,7 @@ def _is_class(target: Any) -> bool:
     return isinstance(target, int | np.integer) and not isinstance(target, bool)
 
 
-def _one_each(targets: Sequence[Any], model: Adapter, images: Tensor) -> Target:
+def _per_image(targets: Sequence[Any], model: Adapter, images: Tensor) -> Target:
     if len(targets) == 1:
         return resolve_target(targets[0], model, images)
     if len(targets) != len(images):

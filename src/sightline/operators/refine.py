@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from sightline.errors import RecipeError
 from sightline.methods.attention.bi_attention import BiAttention
 from sightline.methods.patching.simple import patch_grid
-from sightline.methods.sampling.coalitions import usual_size
 from sightline.models.adapter import Adapter
 from sightline.models.precision import full_dtype, full_precision
 from sightline.models.vit.adapter import VisionTransformer
@@ -207,7 +206,7 @@ class MetricDriven:
 
     def cost(self, model: Adapter) -> Passes:
         """Return the most it can cost: the image decides how far insertion goes and how much blur is needed."""
-        cells = self.cells_of(model, usual_size(model))
+        cells = self.cells_of(model, model.default_size)
         count = cells[0] * cells[1]
         seed = Passes() if self.seed is None else self.seed.cost(model)
         return seed + Passes(2 + len(BLURS) + 2 * (self.steps - 1) + most_passes(count, self.rule(count)))

@@ -25,7 +25,6 @@ from sightline.perturb.order import Importance, Tie, ranks
 from sightline.types import Indices, Link, Logit, LogProbability, PerImage, Probability, Target, Value
 
 STEP = IMAGENET_SIZE  # pixels that change at a time: one row of an image of the usual size
-USUAL_SIZE = (IMAGENET_SIZE, IMAGENET_SIZE)  # assumed in the cost on a model that takes images of any size
 Direction = Literal["insert", "delete"]
 Score = Literal["probability", "log_probability", "logit", "accuracy"]
 
@@ -70,7 +69,7 @@ class Curve:
 
     def passes(self, model: Adapter) -> int:
         """Return the forward passes of one image: one for each point."""
-        height, width = model.input_size or USUAL_SIZE
+        height, width = model.default_size
         return len(self.counts(height * width))
 
 

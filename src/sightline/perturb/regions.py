@@ -84,8 +84,8 @@ def dilated(masks: Tensor, radius: int) -> Tensor:
 
 def _at_six_scales(raw: Tensor) -> Tensor:
     """Cut one image, (3, height, width), by Felzenszwalb's method at each scale; values span -1 to 1 and 224 pixels."""
-    resize: Any = require("skimage.transform", extra="photo").resize
-    cutter: Any = require("skimage.segmentation", extra="photo").felzenszwalb
+    resize: Any = require("skimage.transform").resize
+    cutter: Any = require("skimage.segmentation").felzenszwalb
     low, high = raw.min(), raw.max()
     spread = 2 * (raw - low) / torch.where(high > low, high - low, 1.0) - 1
     pixels = spread.movedim(0, -1).cpu().numpy()

@@ -106,7 +106,7 @@ def slic_segments(raw: Tensor, count: int) -> Segments:
 
     At this compactness they are a grid whose lines are drawn a pixel or so beside those of the patches.
     """
-    slic: Any = require("skimage.segmentation", extra="photo").slic
+    slic: Any = require("skimage.segmentation").slic
     rgb = raw.movedim(0, -1).detach().cpu().double().numpy()
     labels = slic(rgb, n_segments=count, compactness=10_000, start_label=0)
     return Segments(torch.from_numpy(labels).long().to(raw.device))

@@ -217,7 +217,7 @@ def _cut(model: Adapter, images: Tensor, cut: Cut) -> list[Segments]:
     if cells is not None:
         return [grid_segments(size, cells, device=images.device)] * len(images)
     name, numbers = check_cut(cut)
-    cutter: Any = getattr(require("skimage.segmentation", extra="photo"), name)
+    cutter: Any = getattr(require("skimage.segmentation"), name)
     pieces = []
     for raw in model.denormalise(images.detach().double()).clamp(0, 1):
         labels = cutter(raw.movedim(0, -1).cpu().numpy(), **_settings(name, numbers))

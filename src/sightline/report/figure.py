@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from sightline.errors import InputError, ShapeError
-from sightline.files import write_atomically
+from sightline.files import write_output
 from sightline.report.palette import DIVERGING, Floats, Numbers, Palette, colour, palette_for, scaled
 
 __all__ = ["Tile", "heat", "overlay", "panel", "save_png", "stack", "with_scale"]
@@ -115,7 +115,7 @@ def save_png(image: Image.Image, path: Path | str) -> Path:
     """Write a picture, whole or not at all."""
     buffer = io.BytesIO()
     image.save(buffer, format="PNG", optimize=True)
-    return write_atomically(path, buffer.getvalue())
+    return write_output(path, buffer.getvalue())
 
 
 def _faded(photograph: Image.Image, fade: float) -> Image.Image:

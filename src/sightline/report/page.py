@@ -23,7 +23,7 @@ from sightline.audit.verdict import Verdict
 from sightline.citations import keys_of, references, specs_of
 from sightline.errors import RecipeError
 from sightline.extras import require
-from sightline.files import write_atomically
+from sightline.files import write_output
 from sightline.formatting import format_count, format_probability, format_score
 from sightline.report.charts.curve import line_chart
 from sightline.report.figure import heat, overlay
@@ -88,7 +88,7 @@ class ExplainPage:
 def write_page(page: ExplainPage, path: Path | str) -> Path:
     """Write the page, whole or not at all; raise `OutputError` when the folder cannot be written."""
     # A file name may hold bytes that are no text; they become "?" instead of stopping the run at its last step.
-    return write_atomically(path, render_page(page).encode("utf-8", errors="replace"))
+    return write_output(path, render_page(page).encode("utf-8", errors="replace"))
 
 
 def image_section(image: ExplainedImage, name: str = "") -> ImageSection:
@@ -133,7 +133,7 @@ def _cited(recipe: str) -> str:
 
 def render_page(page: ExplainPage) -> str:
     """Return the page as HTML text."""
-    jinja2 = require("jinja2", extra="report")
+    jinja2 = require("jinja2")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -61,8 +61,8 @@ def attribution_overlay(
 
 def plot_attribution(attribution: Attribution, ax: Any = None, index: int = 0) -> Any:
     """Draw one image's overlay on matplotlib's axes, titled with what was explained, and return the axes."""
-    pyplot = require("matplotlib.pyplot", extra="report")
-    colors = require("matplotlib.colors", extra="report")
+    pyplot = require("matplotlib.pyplot")
+    colors = require("matplotlib.colors")
     ax = pyplot.subplots()[1] if ax is None else ax
     picture, values = _picture_and_map(attribution, index)
     limit = limit_of(values) or 1.0

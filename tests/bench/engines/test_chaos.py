@@ -30,7 +30,7 @@ PLAN = {
     "controls": False,
 }
 UNITS = 12
-VICTIMS = {"worker": ("sightline.bench.engines.process", "ray::Hand"), "node": ("/raylet/raylet",)}
+VICTIMS = {"worker": ("sightline.bench.engines.process", "ray::RayWorker"), "node": ("/raylet/raylet",)}
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # Ray's own; they wait for their dead node for a minute or two
 ENGINES = {"local": ("worker", "driver"), "ray": ("worker", "driver", "node")}
 EVERY = [(engine, victim) for engine, victims in ENGINES.items() for victim in victims]

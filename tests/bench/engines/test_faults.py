@@ -13,7 +13,7 @@ import pytest
 from tests.bench.test_run import Listening
 
 from sightline.bench import run as module
-from sightline.bench.engines import queue as orders
+from sightline.bench.engines import queue
 from sightline.bench.run import resume, run
 from sightline.bench.store.status import status_of
 from sightline.bench.store.store import Store, read_rows
@@ -75,7 +75,7 @@ def test_an_image_lost_during_a_run_is_told_and_the_rest_is_done(plan, tmp_path,
     wanted = undisturbed()
     path = photos / "images" / "photo3.png"
     kept = path.read_bytes()
-    outcome = run(plan(), str(tmp_path / "s"), workers=0, watch=_once(Listening(), lambda: harm(path), planned=True))
+    outcome = run(plan(), str(tmp_path / "s"), workers=0, callback=_once(Listening(), lambda: harm(path), planned=True))
     assert {one.image for one in outcome.failures} == {"photo3"}
     assert outcome.computed == 6
     assert {image for image, _ in failed(tmp_path / "s")} == {"photo3"}
@@ -114,7 +114,7 @@ def test_a_damaged_file_is_put_aside_and_made_anew(plan, tmp_path, rows, undistu
         path.write_bytes(path.read_bytes()[:size])
     assert len(status_of(str(tmp_path / "s")).damaged) == 2
     listening = Listening()
-    outcome = resume(str(tmp_path / "s"), workers=0, watch=listening)
+    outcome = resume(str(tmp_path / "s"), workers=0, callback=listening)
     assert (outcome.before, outcome.computed, len(outcome.damaged)) == (4, 2, 2)
     assert "is damaged; it was put aside as corrupt/" in listening.notes[0]
     assert len(list((tmp_path / "s" / "corrupt").iterdir())) == 2
@@ -148,10 +148,10 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(plan, tmp_path, monkeypat
     calls = []
     full_disk(monkeypatch, lambda: calls.append(0) or 2 <= len(calls) <= 5)
     listening = Listening()
-    outcome = run(plan(), str(tmp_path / "s"), workers=0, watch=listening)
+    outcome = run(plan(), str(tmp_path / "s"), workers=0, callback=listening)
     assert outcome.complete
     assert "the disk is full; finished units wait in memory" in listening.notes[0]
-    assert len(listening.notes) == 1
+    assert len(listening.calls) == 1
     assert rows(tmp_path / "s") == wanted
 
 
@@ -162,7 +162,7 @@ def test_a_disk_that_stays_full_is_told_and_resume_finishes(plan, tmp_path, rows
         full_disk(patch, lambda: calls.append(0) or len(calls) > 2)
         outcome = run(plan(), str(tmp_path / "s"), workers=0)
         assert (outcome.computed, len(outcome.unstored), outcome.complete) == (6, 4, False)
-        patch.setattr(module, "HELD", 0)  # nor is there room in memory
+        patch.setattr(module, "MAX_UNSAVED", 0)  # nor is there room in memory
         assert len(resume(str(tmp_path / "s"), workers=0).unstored) == 4
     assert status_of(str(tmp_path / "s")).done == 2
     assert resume(str(tmp_path / "s"), workers=0).complete
@@ -181,7 +181,7 @@ def test_a_store_that_cannot_be_written_is_told_before_a_model_is_loaded(plan, t
 
 def test_a_worker_that_dies_is_replaced_and_a_unit_that_kills_is_given_up(plan, tmp_path, rows, monkeypatch):
     """kill -9 inside a unit: once, after which it is done; and every time, after which it is recorded."""
-    monkeypatch.setattr(orders, "TRIES", 2)  # one start of a worker less to wait for
+    monkeypatch.setattr(queue, "TRIES", 2)  # one start of a worker less to wait for
     once, always = tmp_path / "once", tmp_path / "always"
     for folder in (once, always):
         folder.mkdir()
@@ -309,23 +309,23 @@ def test_random_kills_of_workers_and_drivers_leave_the_table_as_it_was(settings,
 @LINUX
 @pytest.mark.slow
 def test_the_memory_of_a_worker_does_not_grow(tmp_path, rows):
-    """Twenty blocks of images, one after the other, in one worker."""
-    from sightline.bench.images import deal, open_images
-    from sightline.bench.unit import Manifest, Setting
-    from sightline.bench.work import Worker
+    """Twenty chunks of images, one after the other, in one worker."""
+    from sightline.bench.images import open_images, split
+    from sightline.bench.unit import Manifest, RunConfig
+    from sightline.bench.worker import Worker
 
     def resident():
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-    setting = Setting("shapes(count=80)")
-    worker = Worker(setting)
+    config = RunConfig("shapes(count=80)")
+    worker = Worker(config)
     model = worker.describe("bundled/shapes-vit", ["gae", "smooth_grad(samples=4)"], ["insertion(step=256)"])
-    blocks = deal(open_images(setting.dataset), 4, None)
-    manifest = Manifest({"name": "memory", "maps": True}, setting, "shapes", blocks, (model,))
+    chunks = split(open_images(config.dataset), 4, None)
+    manifest = Manifest({"name": "memory", "maps": True}, config, "shapes", chunks, (model,))
     seen = []
     for unit in manifest.units():
-        worker.work(unit)
+        worker.compute(unit)
         seen.append(resident())
     early, late = max(seen[8:16]), max(seen[-8:])
     assert late < early + 40, seen

@@ -19,10 +19,10 @@ from tests.bench.test_run import Listening
 from sightline.bench import run as module
 from sightline.bench.engines import ray as ray_engine
 from sightline.bench.engines.engine import TRIES, open_engine
-from sightline.bench.engines.queue import Desk, Order
+from sightline.bench.engines.queue import Task, TaskQueue
 from sightline.bench.plan import make_plan
 from sightline.bench.run import resume, run
-from sightline.bench.unit import Setting
+from sightline.bench.unit import RunConfig
 from sightline.errors import InputError, MissingExtra, SightlineError, UnsupportedModel
 
 pytest.importorskip("ray")
@@ -47,7 +47,7 @@ LONGER = {**SMALL, "metrics": ["insertion(step=16)"], "dataset": "shapes(count=1
 @pytest.fixture(scope="module")
 def home():
     """A cluster that the engine itself has started; engines after it are guests in it."""
-    with ray_engine.RayEngine(Setting(SMALL["dataset"]), workers=2) as engine:
+    with ray_engine.RayEngine(RunConfig(SMALL["dataset"]), workers=2) as engine:
         yield engine
     assert not engine.ray.is_initialized()
 
@@ -73,10 +73,10 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(home, tmp_path,
     def kill():
         """At the first unit, kill a worker that is at the next, or about to be."""
         if not killed:
-            killed.extend(named(below(os.getpid()), "ray::Hand")[:1])
+            killed.extend(named(below(os.getpid()), "ray::RayWorker")[:1])
             end(killed)
 
-    outcome = run(make_plan(SMALL), str(tmp_path / "s"), engine="ray", workers=2, watch=Listening(kill))
+    outcome = run(make_plan(SMALL), str(tmp_path / "s"), engine="ray", workers=2, callback=Listening(kill))
     assert (len(killed), outcome.computed, outcome.complete) == (1, 6, True)
     run(make_plan(SMALL), str(tmp_path / "t"), workers=0)
     assert rows(tmp_path / "s") == rows(tmp_path / "t")
@@ -101,7 +101,7 @@ def test_every_engine_gives_the_same_rows_to_the_last_digit(home, tmp_path, rows
 @pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_told_by_the_worker(home):
     with (
-        open_engine("ray", Setting("shapes"), workers=1) as engine,
+        open_engine("ray", RunConfig("shapes"), workers=1) as engine,
         pytest.raises(UnsupportedModel, match="no model called 'bundled/none'"),
     ):
         engine.describe(["bundled/none"], ["ixg"], ["insertion"])
@@ -110,15 +110,15 @@ def test_a_model_that_cannot_be_loaded_is_told_by_the_worker(home):
 def test_what_goes_wrong_at_the_start_is_told_in_a_sentence(home):
     with (
         pytest.raises(InputError, match="no node of the Ray cluster has 999 processors"),
-        open_engine("ray", Setting("shapes", threads=999)),
+        open_engine("ray", RunConfig("shapes", threads=999)),
     ):
         pass
     with pytest.raises(InputError, match="leave --workers 0 to the local engine"):
-        open_engine("ray", Setting("shapes"), workers=0)
+        open_engine("ray", RunConfig("shapes"), workers=0)
 
 
 def test_threads_are_set_before_torch_is_loaded(home):
-    engine = ray_engine.RayEngine(Setting("shapes", threads=2))
+    engine = ray_engine.RayEngine(RunConfig("shapes", threads=2))
     assert engine._variables()["OMP_NUM_THREADS"] == "2"
     assert "PYTHONPATH" not in engine._variables()
     assert str(Path(pytest.__file__).parents[1]) in home._variables()["PYTHONPATH"].split(os.pathsep)
@@ -127,17 +127,17 @@ def test_threads_are_set_before_torch_is_loaded(home):
 def test_a_missing_ray_is_named_with_its_pip_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=re.escape('ray is not installed; pip install "sightline[ray]"')):
-        open_engine("ray", Setting("shapes"))
+        open_engine("ray", RunConfig("shapes"))
 
 
-def test_an_order_is_given_up_after_its_third_worker():
+def test_a_task_is_given_up_after_its_third_worker():
     lost = []
-    order = Order("m", b"", reply=lambda *_: None, lost=lambda: lost.append(1))
-    desk = Desk([order])
+    task = Task("m", b"", on_reply=lambda *_: None, on_lost=lambda: lost.append(1))
+    queue = TaskQueue([task])
     for death in range(1, TRIES + 1):
-        assert desk.next("m", Counter()) is order
-        desk.died(order)
-        assert (desk.left, len(lost)) == ((1, 0) if death < TRIES else (0, 1))
+        assert queue.next_task("m", Counter()) is task
+        queue.worker_died(task)
+        assert (len(queue), len(lost)) == ((1, 0) if death < TRIES else (0, 1))
 
 
 class Stub:
@@ -151,7 +151,7 @@ class Stub:
             pass
 
     def __init__(self, alive):
-        self.alive, self.hired = alive, 0
+        self.alive = alive
 
     def nodes(self):
         return [{"NodeID": "n", "Alive": self.alive, "Resources": {"CPU": 2.0}}]
@@ -167,17 +167,17 @@ class Stub:
 
 
 @pytest.mark.parametrize(
-    ("alive", "sentence", "hired"),
+    ("alive", "sentence", "started_actors"),
     [(True, "the workers end as soon as they start: the actor died$", 6), (False, "the Ray node .* is gone", 2)],
 )
-def test_a_cluster_where_nothing_lives_is_told_and_not_asked_for_ever(monkeypatch, alive, sentence, hired):
-    engine = ray_engine.RayEngine(Setting("shapes"), workers=2)
+def test_a_cluster_where_nothing_lives_is_told_and_not_asked_for_ever(monkeypatch, alive, sentence, started_actors):
+    engine = ray_engine.RayEngine(RunConfig("shapes"), workers=2)
     engine.ray, engine._node = Stub(alive), "n"
     asked = []
-    monkeypatch.setattr(engine, "_hire", lambda: asked.append(object()) or (None, asked[-1]))
+    monkeypatch.setattr(engine, "_start_worker", lambda: asked.append(object()) or (None, asked[-1]))
     with pytest.raises(SightlineError, match=sentence):
-        engine.serve(Desk([Order("m", b"", reply=None, lost=None) for _ in range(5)]))
-    assert len(asked) == hired
+        engine.run_tasks(TaskQueue([Task("m", b"", on_reply=None, on_lost=None) for _ in range(5)]))
+    assert len(asked) == started_actors
 
 
 # ---- clusters that `ray start` has started ---------------------------------------------------------------------------
@@ -224,9 +224,9 @@ class Cluster:
         """Return every process that was told of our folder."""
         return named(everyone(), self.folder)
 
-    def hands(self):
+    def workers(self):
         """Return the workers that live on any of the nodes."""
-        return [one for raylet in alive(self.raylets) for one in named(below(raylet.id), "ray::Hand")]
+        return [one for raylet in alive(self.raylets) for one in named(below(raylet.id), "ray::RayWorker")]
 
     def stop(self):
         """End what was started here, and nothing else."""
@@ -254,7 +254,7 @@ def drive(address, store, settings, victim, born):
             killed.append(engines[0].done.total())
             end([Process(victim, born)])
 
-    outcome = run(make_plan(settings), store, engine="ray", address=address, watch=Listening(kill))
+    outcome = run(make_plan(settings), store, engine="ray", address=address, callback=Listening(kill))
     told = {"done": engines[0].done, "killed": killed, "total": outcome.total, "complete": outcome.complete}
     sys.stdout.write(json.dumps(told))
 
@@ -301,7 +301,7 @@ def test_no_worker_outlives_its_driver_on_a_cluster(cluster, tmp_path, rows, way
     )
     try:
         until(lambda: driver.poll() is not None or list(tmp_path.glob("s/units/*/*.parquet")))
-        assert cluster.hands()
+        assert cluster.workers()
         driver.send_signal(way)
         told = driver.communicate()[1]
     finally:
@@ -311,7 +311,7 @@ def test_no_worker_outlives_its_driver_on_a_cluster(cluster, tmp_path, rows, way
         assert driver.returncode == 130
         assert "go on with `sightline bench resume" in told
         assert "Traceback" not in told
-    until(lambda: not cluster.hands(), 60)
+    until(lambda: not cluster.workers(), 60)
     assert alive(cluster.raylets)
     assert resume(str(tmp_path / "s"), workers=0).complete
     run(make_plan(LONGER), str(tmp_path / "t"), workers=0)

@@ -1,4 +1,4 @@
-"""Reductions: the same figures as the metrics' own, whole, resampled and with an image left out."""
+"""Reductions: the same statistics as the metrics' own, of all images, resampled and by jackknife."""
 
 import numpy as np
 import pytest
@@ -39,11 +39,11 @@ def test_every_reduction_is_that_of_a_metric():
 
 
 @pytest.mark.parametrize("metric", OWN)
-def test_the_figure_is_the_one_the_metric_publishes(metric):
+def test_the_statistic_is_the_one_the_metric_publishes(metric):
     data = data_for(metric)
-    figures = REDUCTIONS[metric].figure(data)
-    for column, figure in enumerate(figures):
-        assert figure == pytest.approx(OWN[metric](torch.from_numpy(data[:, column])), abs=1e-12)
+    statistics = REDUCTIONS[metric].statistic(data)
+    for column, statistic in enumerate(statistics):
+        assert statistic == pytest.approx(OWN[metric](torch.from_numpy(data[:, column])), abs=1e-12)
 
 
 @pytest.mark.parametrize("images", [2, 7, 8])
@@ -51,23 +51,23 @@ def test_the_figure_is_the_one_the_metric_publishes(metric):
 def test_resampling_is_taking_images_again(metric, images):
     reduction, data, rng = reduction_of(metric), data_for(metric, images), np.random.default_rng(4)
     counts = np.stack([np.bincount(rng.integers(0, images, images), minlength=images) for _ in range(6)]).astype(float)
-    wanted = np.stack([reduction.figure(taken(_seen(metric, data), each)) for each in counts])
+    wanted = np.stack([reduction.statistic(taken(_seen(metric, data), each)) for each in counts])
     np.testing.assert_allclose(reduction.resampled(data, counts), wanted + _missed(metric, data), atol=1e-12)
 
 
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("images", [2, 3, 7, 8])
 @pytest.mark.parametrize("metric", [*OWN, "insertion"])
-def test_leaving_out_is_taking_all_but_one(metric, images, ties):
+def test_the_jackknife_takes_all_but_one(metric, images, ties):
     reduction, data = reduction_of(metric), data_for(metric, images)
     if ties:
         data = np.round(data, 1)
-    wanted = np.stack([reduction.figure(np.delete(_seen(metric, data), each, axis=0)) for each in range(images)])
-    np.testing.assert_allclose(reduction.left_out(data), wanted + _missed(metric, data), atol=1e-12)
+    wanted = np.stack([reduction.statistic(np.delete(_seen(metric, data), each, axis=0)) for each in range(images)])
+    np.testing.assert_allclose(reduction.jackknife(data), wanted + _missed(metric, data), atol=1e-12)
 
 
 @pytest.mark.parametrize("metric", ["pixel_accuracy", "mean_iou", "insertion"])
-def test_swapping_is_exchanging_the_images_of_two_recipes(metric):
+def test_permuting_is_exchanging_the_images_of_two_recipes(metric):
     reduction, data, rng = reduction_of(metric), data_for(metric), np.random.default_rng(4)
     one, other = np.array([0, 0, 1]), np.array([1, 2, 2])
     signs = rng.choice([-1.0, 1.0], size=(5, len(data)))
@@ -76,8 +76,8 @@ def test_swapping_is_exchanging_the_images_of_two_recipes(metric):
         stays = (signs[draw] > 0)[:, None]
         a, b = data[:, one[pair]], data[:, other[pair]]
         sides = np.stack([np.where(stays, a, b), np.where(stays, b, a)], axis=1)
-        wanted[draw, pair] = np.subtract(*reduction.figure(sides))
-    np.testing.assert_allclose(reduction.swapped(data, signs, one, other), wanted, atol=1e-12)
+        wanted[draw, pair] = np.subtract(*reduction.statistic(sides))
+    np.testing.assert_allclose(reduction.permuted(data, signs, one, other), wanted, atol=1e-12)
 
 
 def test_a_long_curve_is_thinned_for_the_bootstrap_and_keeps_its_area():
@@ -85,12 +85,12 @@ def test_a_long_curve_is_thinned_for_the_bootstrap_and_keeps_its_area():
     assert _thinned(data).shape == (8, 2, 51)
     assert np.array_equal(_thinned(data)[..., [0, -1]], data[..., [0, -1]])
     once = AreaOfMedian().resampled(data, np.ones((1, 8)))
-    np.testing.assert_allclose(once[0], AreaOfMedian().figure(data), atol=1e-12)
+    np.testing.assert_allclose(once[0], AreaOfMedian().statistic(data), atol=1e-12)
 
 
-def test_no_labelled_pixel_is_no_figure():
-    assert np.isnan(REDUCTIONS["pixel_accuracy"].figure(np.zeros((2, 1, 2)))).all()
-    assert np.isnan(REDUCTIONS["mean_iou"].figure(np.zeros((2, 1, 4)))).all()
+def test_no_labelled_pixel_is_no_statistic():
+    assert np.isnan(REDUCTIONS["pixel_accuracy"].statistic(np.zeros((2, 1, 2)))).all()
+    assert np.isnan(REDUCTIONS["mean_iou"].statistic(np.zeros((2, 1, 4)))).all()
 
 
 def _seen(metric: str, data: np.ndarray) -> np.ndarray:
@@ -98,4 +98,4 @@ def _seen(metric: str, data: np.ndarray) -> np.ndarray:
 
 
 def _missed(metric: str, data: np.ndarray) -> np.ndarray:
-    return reduction_of(metric).figure(data) - reduction_of(metric).figure(_seen(metric, data))
+    return reduction_of(metric).statistic(data) - reduction_of(metric).statistic(_seen(metric, data))

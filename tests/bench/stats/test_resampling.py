@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from sightline.bench.stats.agreement import tau_b
 from sightline.bench.stats.reduce import MEAN, REDUCTIONS
-from sightline.bench.stats.resampling import BOOTSTRAP, Settings, holm, pairs_of, resample, swap_test, win_rates
+from sightline.bench.stats.resampling import (
+    BOOTSTRAP,
+    Settings,
+    holm,
+    paired_permutation_test,
+    pairs_of,
+    resample,
+    win_rates,
+)
 from sightline.bench.stats.ties import letters, rank_intervals
 from sightline.errors import InputError
 
@@ -24,7 +32,7 @@ def estimate(values, **options):
 
 
 def p_values(values, one, other, seed=0):
-    return swap_test(MEAN, values[..., None], values, np.array(one), np.array(other), Settings(seed=seed))
+    return paired_permutation_test(MEAN, values[..., None], values, np.array(one), np.array(other), Settings(seed=seed))
 
 
 # ------------------------------------------------------------------------------------------------ intervals
@@ -45,7 +53,7 @@ def test_the_interval_of_a_mean_is_scipys(confidence, rng):
         )
         assert found.low[column] == pytest.approx(wanted.confidence_interval.low, abs=1e-9)
         assert found.high[column] == pytest.approx(wanted.confidence_interval.high, abs=1e-9)
-        assert found.error[column] == pytest.approx(scipy.stats.sem(values[:, column]), abs=1e-12)
+        assert found.standard_error[column] == pytest.approx(scipy.stats.sem(values[:, column]), abs=1e-12)
 
 
 @pytest.mark.parametrize("metric", ["insertion", "pixel_accuracy"])
@@ -55,8 +63,8 @@ def test_the_interval_of_a_paired_difference_is_scipys(metric, rng):
     sampled = resample(reduction, data, Settings(resamples=999, seed=2))
     found = sampled.differences(np.array([0]), np.array([1])).estimate(0.95)
 
-    def difference(places):
-        return float(np.subtract(*reduction.figure(data[places])))
+    def difference(images):
+        return float(np.subtract(*reduction.statistic(data[images])))
 
     wanted = scipy.stats.bootstrap(
         (np.arange(25),),
@@ -85,7 +93,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(draw, least, rng):
 def test_on_skewed_data_its_misses_are_more_even_than_those_of_plain_percentiles(rng):
     values = rng.exponential(size=(50, 4000))
     sampled = resample(MEAN, values[..., None], Settings(resamples=1000))
-    found, plain = sampled.estimate(0.95), np.quantile(sampled.drawn, [0.025, 0.975], axis=0)
+    found, plain = sampled.estimate(0.95), np.quantile(sampled.bootstrap, [0.025, 0.975], axis=0)
     uneven = [(high < 1).mean() - (low > 1).mean() for low, high in ((found.low, found.high), plain)]
     assert abs(uneven[0]) < 0.6 * uneven[1]
 
@@ -100,12 +108,12 @@ def test_a_paired_difference_has_a_narrower_interval_than_an_unpaired_one(rng):
 
 def test_few_images_have_no_interval_and_equal_ones_a_point():
     one, two = estimate(np.array([[0.3]])), estimate(np.array([[0.3], [0.5]]))
-    assert one.figure[0] == 0.3
-    assert np.isnan([one.low[0], one.high[0], one.error[0], two.low[0], two.high[0]]).all()
-    assert two.error[0] == pytest.approx(0.1)
+    assert one.statistic[0] == 0.3
+    assert np.isnan([one.low[0], one.high[0], one.standard_error[0], two.low[0], two.high[0]]).all()
+    assert two.standard_error[0] == pytest.approx(0.1)
     same = estimate(np.full((7, 2), 0.1))
-    assert same.low.tolist() == same.high.tolist() == same.figure.tolist()
-    assert same.error == pytest.approx(0, abs=1e-15)
+    assert same.low.tolist() == same.high.tolist() == same.statistic.tolist()
+    assert same.standard_error == pytest.approx(0, abs=1e-15)
 
 
 def test_images_that_are_right_or_wrong_do_not_fall_to_one_side_by_rounding():
@@ -124,14 +132,15 @@ def test_a_large_offset_moves_the_interval_and_nothing_else(rng):
 def test_the_median_curve_has_a_bootstrap_error(rng):
     curves = np.clip(np.linspace(0, 1, 101) * rng.uniform(0.5, 2.0, size=(40, 2, 1)), 0, 1)
     found = resample(REDUCTIONS["sic"], curves, Settings(resamples=500)).estimate(0.95)
-    assert ((found.low < found.figure) & (found.figure < found.high)).all()
-    assert ((found.error > 0.3 * (found.high - found.low) / 3.92) & (found.error < 3 * (found.high - found.low))).all()
+    assert ((found.low < found.statistic) & (found.statistic < found.high)).all()
+    width = found.high - found.low
+    assert ((found.standard_error > 0.3 * width / 3.92) & (found.standard_error < 3 * width)).all()
 
 
 def test_memory_is_bounded_by_taking_turns(monkeypatch, rng):
     values = rng.random((20, 3))
     whole, p = estimate(values), p_values(values, [0, 1], [1, 2])
-    monkeypatch.setattr("sightline.bench.stats.resampling.ROOM", 700)
+    monkeypatch.setattr("sightline.bench.stats.resampling.MAX_NUMBERS", 700)
     turns = estimate(values)
     np.testing.assert_allclose(turns.low, whole.low, atol=1e-12)
     np.testing.assert_allclose(p_values(values, [0, 1], [1, 2]), p, atol=1e-12)
@@ -165,26 +174,26 @@ def test_for_many_images_it_is_scipys_but_for_chance(rng):
     assert p_values(values, [0], [1])[0] == pytest.approx(wanted, abs=4 * np.sqrt(wanted * (1 - wanted) / 10_000))
 
 
-def test_a_figure_of_counts_is_swapped_as_scipy_swaps_it(rng):
+def test_a_statistic_of_counts_is_permuted_as_scipy_permutes_it(rng):
     labelled = rng.integers(20, 60, (8, 2)).astype(float)
     data = np.stack([labelled * rng.random((8, 2)), labelled], axis=2)
     reduction = REDUCTIONS["pixel_accuracy"]
 
     def difference(a, b):
-        return np.subtract(*reduction.figure(np.stack([_pairs(a), _pairs(b)], axis=1)))
+        return np.subtract(*reduction.statistic(np.stack([_pairs(a), _pairs(b)], axis=1)))
 
     def _pairs(packed):
         return np.stack([packed.real, packed.imag], axis=1)
 
     a, b = data[..., 0].T + 1j * data[..., 1].T  # one number per image, so that its two counts move together
     wanted = scipy.stats.permutation_test((a, b), difference, permutation_type="samples", vectorized=False).pvalue
-    found = swap_test(reduction, data, data[..., 0], np.array([0]), np.array([1]), Settings())
+    found = paired_permutation_test(reduction, data, data[..., 0], np.array([0]), np.array([1]), Settings())
     assert found[0] == pytest.approx(wanted.real, abs=1e-12)
 
 
 def test_many_pairs_get_p_values_small_enough_to_matter(rng):
     values = rng.normal(scale=0.1, size=(40, 40)) + np.arange(40)
-    corrected = holm(swap_test(MEAN, values[..., None], values, *pairs_of(40), Settings()))
+    corrected = holm(paired_permutation_test(MEAN, values[..., None], values, *pairs_of(40), Settings()))
     assert corrected.max() < 0.05
 
 
@@ -208,12 +217,13 @@ def test_holm_keeps_the_chance_of_a_single_false_difference(rng):
     assert lone / 400 > 0.15  # what would happen without it
 
 
-def test_where_medians_cannot_be_swapped_the_images_own_values_are_tested(rng):
+def test_where_medians_cannot_be_permuted_the_images_own_values_are_tested(rng):
     curves = np.sort(rng.random((20, 2, 101)), axis=2)
     values = np.stack([np.linspace(0, 1, 20), np.linspace(0, 1, 20) + 0.5], axis=1)
-    ahead = REDUCTIONS["sic"].figure(curves).argmax()
-    agreed = swap_test(REDUCTIONS["sic"], curves, values if ahead else values[:, ::-1], *pairs_of(2), Settings())
-    opposed = swap_test(REDUCTIONS["sic"], curves, values[:, ::-1] if ahead else values, *pairs_of(2), Settings())
+    ahead = REDUCTIONS["sic"].statistic(curves).argmax()
+    same, turned = (values, values[:, ::-1]) if ahead else (values[:, ::-1], values)
+    agreed = paired_permutation_test(REDUCTIONS["sic"], curves, same, *pairs_of(2), Settings())
+    opposed = paired_permutation_test(REDUCTIONS["sic"], curves, turned, *pairs_of(2), Settings())
     assert agreed[0] < 0.001
     assert opposed[0] == 1.0
 

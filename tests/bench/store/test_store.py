@@ -15,25 +15,25 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.bench.test_unit import BLOCKS, UNIT, manifest
+from tests.bench.test_unit import CHUNKS, UNIT, manifest
 
-from sightline import files as whole
-from sightline.bench.store.rows import COLUMNS, decode, encode, failed_rows, row
+from sightline import files
+from sightline.bench.store.rows import COLUMNS, decode, encode, failed_rows, make_row
 from sightline.bench.store.store import Store, read_maps, read_rows
 from sightline.errors import InputError, OutputError, SightlineWarning
 
 
 def rows_for(unit, value=0.5):
     return [
-        row(unit, unit.key, metric, image, "{}", value=value, label=3, target=None, curve=[1.0, 0.5])
+        make_row(unit, unit.key, metric, image, "{}", value=value, label=3, target=None, curve=[1.0, 0.5])
         for image in unit.images
         for metric in unit.metrics
     ]
 
 
-def filled(url, blocks=BLOCKS):
+def filled(url, chunks=CHUNKS):
     """A store with every unit of a small manifest."""
-    store, plan = Store(str(url)), manifest(blocks)
+    store, plan = Store(str(url)), manifest(chunks)
     store.prepare()
     store.write_manifest(plan)
     for place, unit in enumerate(plan.units()):
@@ -55,7 +55,7 @@ def test_what_is_written_is_there_and_read_back(url):
     assert store.keys() == {unit.key for unit in units}
     assert store.has(units[0].key)
     assert not store.has("0" * 32)
-    assert store.manifest() == manifest(BLOCKS)
+    assert store.manifest() == manifest(CHUNKS)
     assert decode(store.files.cat_file(store.unit_path(units[1].key))).equals(store.read(units[1].key))
     frame = read_rows(url)
     assert len(frame) == 2 * 5
@@ -142,7 +142,7 @@ def test_a_damaged_file_is_named_and_left_out(url, damage):
     if damage is not flipped:  # DuckDB reads a folder at once and looks at no digest; a run does
         with pytest.warns(SightlineWarning, match=f"left out .*{units[2].key}.*damaged"):
             assert len(read_rows(url)) == 8
-    name = store.put_aside(units[2].key)
+    name = store.quarantine(units[2].key)
     assert name.startswith("corrupt/")
     assert store.files.exists(store.path(name))
     assert not store.has(units[2].key)
@@ -199,7 +199,7 @@ def test_a_failed_write_leaves_nothing(tmp_path, monkeypatch):
     def full(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(whole.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OutputError, match="the disk is full"):
         store.write("f" * 32, encode(rows_for(units[0])))
     assert sorted(tmp_path.rglob("*")) in (before, sorted([*before, tmp_path / "units" / "ff"]))
@@ -211,18 +211,18 @@ def test_files_of_dead_writers_are_swept_and_of_living_ones_not(tmp_path):
     dead.wait()
     folder = tmp_path / "units" / "aa"
     folder.mkdir(exist_ok=True)
-    host = whole.host_name()
-    files = {
+    host = files.host_name()
+    temporaries = {
         name: folder / f".x.parquet.{name}.part"
         for name in (f"{host}.{dead.pid}.1", f"{host}.{os.getpid()}.1", "elsewhere.1.1", "elsewhere.2.1")
     }
-    for path in files.values():
+    for path in temporaries.values():
         path.write_bytes(b"half")
-    long_ago = time.time() - 2 * whole.OLD
-    os.utime(files["elsewhere.2.1"], (long_ago, long_ago))
+    long_ago = time.time() - 2 * files.STALE
+    os.utime(temporaries["elsewhere.2.1"], (long_ago, long_ago))
     store.prepare()
-    assert sorted(path for path in files.values() if path.exists()) == sorted(
-        [files[f"{host}.{os.getpid()}.1"], files["elsewhere.1.1"]]
+    assert sorted(path for path in temporaries.values() if path.exists()) == sorted(
+        [temporaries[f"{host}.{os.getpid()}.1"], temporaries["elsewhere.1.1"]]
     )
     assert len(read_rows(tmp_path)) == 10
 

@@ -189,7 +189,7 @@ def test_half_precision_comes_near(images: Tensor) -> None:
 
 
 def other_block(kind: str) -> nn.Module:
-    return tiny.vit(block_fn=getattr(require("timm.models.vision_transformer", extra="timm"), kind))
+    return tiny.vit(block_fn=getattr(require("timm.models.vision_transformer"), kind))
 
 
 REFUSED = [

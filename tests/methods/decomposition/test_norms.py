@@ -289,16 +289,16 @@ def test_the_parts_of_every_family_are_found_and_add_up(name: str) -> None:
         assert parts.norm2.deviation.shape == (*parts.tokens.shape[:2], 1)
         if name in GATED:
             with pytest.raises(sightline.errors.UnsupportedModel, match="is no plain pre-norm block: its MLP"):
-                _ = parts.feed
+                _ = parts.mlp_layers
         else:
-            assert isinstance(parts.feed[0], nn.Linear)
+            assert isinstance(parts.mlp_layers[0], nn.Linear)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
 def block_of(kind: str) -> Any:
-    return getattr(require("timm.models.vision_transformer", extra="timm"), kind)
+    return getattr(require("timm.models.vision_transformer"), kind)
 
 
 def gated_attention() -> nn.Module:
@@ -315,7 +315,7 @@ REFUSED = [
     ("att_in(residual=True)", lambda: tiny.vit(block_fn=block_of("ResPostBlock")), "more than its input plus"),
     ("att_in", gated_attention, "its attention does more than attend"),
     ("alti", gated_attention, "its attention does more than attend"),
-    ("globenc", lambda: tiny.vit(norm_layer=require("timm.layers", extra="timm").RmsNorm), "its norm. is a RmsNorm"),
+    ("globenc", lambda: tiny.vit(norm_layer=require("timm.layers").RmsNorm), "its norm. is a RmsNorm"),
 ]
 
 

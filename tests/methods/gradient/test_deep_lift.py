@@ -199,10 +199,10 @@ def test_a_pool_credits_the_values_that_made_both_maxima() -> None:
 def test_where_nothing_differs_the_multiplier_is_the_derivative(tiny_cnn: nn.Module, images: Tensor) -> None:
     pixels = images.clone().requires_grad_()
     with torch.no_grad():
-        adapter, noted = sightline.adapt(tiny_cnn), multipliers.Noted()
-        with torch.enable_grad(), noted:
+        adapter, recorded = sightline.adapt(tiny_cnn), multipliers.RecordCalls()
+        with torch.enable_grad(), recorded:
             adapter(pixels)
-        with torch.enable_grad(), multipliers.Multiplied(noted.notes):
+        with torch.enable_grad(), multipliers.DeepLiftBackward(recorded.calls):
             logits = adapter(pixels)
     got = torch.autograd.grad(logits[:, 2].sum(), pixels)[0]
     assert_close(got, torch.autograd.grad(tiny_cnn(pixels)[:, 2].sum(), pixels)[0])

@@ -35,7 +35,7 @@ class Rectified(nn.Module):
         return found
 
 
-RECTIFIERS = {
+RELUS = {
     "module": nn.ReLU(),
     "in place": nn.ReLU(inplace=True),
     "function": F.relu,
@@ -61,9 +61,9 @@ def by_hand(model: Rectified, images: Tensor, ceiling: float) -> Tensor:
     return F.conv_transpose2d(gradient, model.conv.weight.detach(), padding=1).sum(dim=1)
 
 
-@pytest.mark.parametrize("kind", RECTIFIERS)
+@pytest.mark.parametrize("kind", RELUS)
 def test_is_the_formula_written_out(kind: str, images: Tensor) -> None:
-    model = Rectified(RECTIFIERS[kind]).double().eval()
+    model = Rectified(RELUS[kind]).double().eval()
     got = sightline.explain(model, images, "guided_backprop", target=2).map
     assert_close(got, by_hand(model, images, float("inf")))
     assert not torch.allclose(got, sightline.explain(model, images, "gradient", target=2).map)

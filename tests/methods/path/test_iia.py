@@ -338,7 +338,7 @@ def test_the_released_relu_changes_a_network_with_signed_features(images: Tensor
 
 
 def test_two_layers_of_a_resnet_cost_ten_trunks_and_ten_times_ten_heads() -> None:
-    model = require("timm", extra="timm").create_model("resnet18").eval()
+    model = require("timm").create_model("resnet18").eval()
     adapter = sightline.adapt(model)
     images = torch.randn(1, 3, 224, 224)
     behind = adapter.remaining(adapter.layer(-1))
@@ -375,7 +375,7 @@ def test_several_targets_share_their_forward_passes(recipe: str, network: str, i
 
 
 def test_no_graph_is_built_before_the_layer() -> None:
-    model = require("timm", extra="timm").create_model("resnet18").eval()
+    model = require("timm").create_model("resnet18").eval()
     built: list[bool] = []
     note = lambda _module, _args, output: built.append(output.requires_grad)  # noqa: E731
     handles = [model.layer2[-1].register_forward_hook(note), model.layer4[-1].register_forward_hook(note)]
@@ -413,7 +413,7 @@ def test_a_model_that_counts_its_images_gives_the_same_map_and_says_what_it_cost
 @pytest.mark.parametrize("name", ["resnet18", "convnext_atto", "densenet121", "swin_tiny_patch4_window7_224"])
 def test_from_cut_to_cut_is_the_model_itself(name: str) -> None:
     options = {"img_size": 64, "window_size": 2} if name.startswith("swin") else {}
-    model = require("timm", extra="timm").create_model(name, num_classes=3, **options).eval()
+    model = require("timm").create_model(name, num_classes=3, **options).eval()
     adapter: Any = sightline.adapt(model)
     images = torch.randn(2, 3, 64, 64)
     first, last = adapter.layers[-2:]

@@ -65,7 +65,7 @@ def test_the_filled_image_is_that_of_grad_cam(reference, turned, key):
 @pytest.mark.filterwarnings("ignore:__array_wrap__")  # grad-cam hands tensors to numpy
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.95])
 def test_holes_are_filled_as_grad_cam_does(share):
-    imputer = require("pytorch_grad_cam.metrics.road", extra="peers").NoisyLinearImputer(noise=0)
+    imputer = require("pytorch_grad_cam.metrics.road").NoisyLinearImputer(noise=0)
     image, missing = torch.randn(3, 17, 23), torch.rand(17, 23) < share
     want = imputer(image, (~missing).float())
     assert_close(impute(image, missing), want, rtol=0, atol=1e-5)

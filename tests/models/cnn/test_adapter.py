@@ -283,7 +283,7 @@ def test_measuring_is_seen_by_nobody_who_watches() -> None:
 
 
 def gradient_by_hand(model: nn.Module, at: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Keep a module's output before anything can write into it; a rectifier behind it gets a copy."""
+    """Keep a module's output before anything can write into it; a ReLU behind it gets a copy."""
     kept: list[Tensor] = []
 
     def keep(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
@@ -482,12 +482,12 @@ def test_the_model_is_left_as_it_was_also_when_a_module_raises(family: Family) -
     assert changes(before, fingerprint(model)) == {}
 
 
-def test_a_shadow_has_no_hooks_and_nobodys_weights() -> None:
-    from sightline.models.shadow import shadow
+def test_a_weightless_copy_has_no_hooks_and_no_contents() -> None:
+    from sightline.models.survey import meta_copy
 
     model, calls = TinyCnn(), []
     model.fc.register_forward_hook(lambda *_: calls.append(1))
-    copied = shadow(model)
+    copied = meta_copy(model)
     copied(torch.zeros(1, 3, SIZE, SIZE, device="meta"))
     assert calls == []
     assert {parameter.device.type for parameter in copied.parameters()} == {"meta"}

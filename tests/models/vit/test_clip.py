@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from tests.models.families_vit import EMBEDDING, FAMILIES, OPEN_CLIP, VISION, WORDS, images, shaken
+from tests.models.families_vit import EMBEDDING, FAMILIES, OPEN_CLIP, VISION, WORDS, images, randomised
 from tests.models.fingerprint import Boom, changes, exploding, fingerprint
 from tests.models.vit.test_transformers import Tokenizer
 from torch import Tensor
@@ -29,12 +29,12 @@ def with_words(kind: str = "CLIP", **options: Any) -> Any:
     """Build a CLIP that knows every word of open_clip's own vocabulary."""
     torch.manual_seed(0)
     words = {name: value for name, value in WORDS.items() if name != "vocab_size"}
-    model = getattr(require("open_clip", extra="clip"), kind)(EMBEDDING, VISION, words, **options)
-    return shaken(model)
+    model = getattr(require("open_clip"), kind)(EMBEDDING, VISION, words, **options)
+    return randomised(model)
 
 
 def tokenize(texts: Any) -> Tensor:
-    return require("open_clip", extra="clip").tokenize(list(texts), context_length=16)
+    return require("open_clip").tokenize(list(texts), context_length=16)
 
 
 # ---- open_clip -------------------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def test_a_tower_that_also_returns_its_tokens_gives_the_same_embedding() -> None
 
 def test_a_captioning_model_is_explained_through_its_attention_pool() -> None:
     torch.manual_seed(0)
-    coca = require("open_clip", extra="clip").CoCa
+    coca = require("open_clip").CoCa
     vision = VISION | {
         "attentional_pool": True,
         "attn_pooler_queries": 4,
@@ -72,7 +72,7 @@ def test_a_captioning_model_is_explained_through_its_attention_pool() -> None:
         "output_tokens": True,
     }
     text = WORDS | {"embed_cls": True, "output_tokens": True}
-    model = shaken(coca(EMBEDDING, text | {"mlp_ratio": 2}, text, vision))
+    model = randomised(coca(EMBEDDING, text | {"mlp_ratio": 2}, text, vision))
     adapter = adapt(model)
     assert isinstance(adapter, VisionTransformer)
     with torch.no_grad():
@@ -86,7 +86,7 @@ def test_preprocessing_is_what_open_clips_factory_left_on_the_tower() -> None:
     assert adapt(model).preprocess is None
     assert adapt(model).mean == (0.48145466, 0.4578275, 0.40821073)
     settings = {"size": 32, "mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25), "interpolation": "bicubic"}
-    require("open_clip.model", extra="clip").set_model_preprocess_cfg(model, settings)
+    require("open_clip.model").set_model_preprocess_cfg(model, settings)
     adapter = adapt(model)
     assert (adapter.mean, adapter.std) == ((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     assert adapter.preprocess is not None

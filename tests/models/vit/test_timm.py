@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.families_vit import CLASSES, TIMM, TINY, Family, images, shaken
+from tests.models.families_vit import CLASSES, TIMM, TINY, Family, images, randomised
 from tests.models.fingerprint import Boom, changes, exploding, fingerprint
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -119,8 +119,8 @@ def test_rotary_positions_follow_the_patches_that_are_kept(name: str, each: bool
 
 
 def test_a_rotary_model_for_any_size_says_why_its_blocks_cannot_be_run_apart() -> None:
-    model = require("timm", extra="timm").create_model("eva02_tiny_patch14_224", **TINY, dynamic_img_size=True)
-    adapter, pixels = adapt(shaken(model)), torch.randn(1, 3, 32, 48)
+    model = require("timm").create_model("eva02_tiny_patch14_224", **TINY, dynamic_img_size=True)
+    adapter, pixels = adapt(randomised(model)), torch.randn(1, 3, 32, 48)
     assert isinstance(adapter, VisionTransformer)
     with torch.no_grad(), adapter.capture("block.*.probabilities") as seen:  # as a whole it can
         adapter(pixels)
@@ -134,7 +134,7 @@ def test_a_rotary_model_for_any_size_says_why_its_blocks_cannot_be_run_apart() -
 
 @pytest.mark.parametrize("size", [(32, 48), (16, 16), (64, 40)])
 def test_a_model_for_any_size_takes_every_multiple_of_its_patch(size: tuple[int, int]) -> None:
-    model = shaken(require("timm", extra="timm").create_model("vit_base_patch16_224", **TINY, dynamic_img_size=True))
+    model = randomised(require("timm").create_model("vit_base_patch16_224", **TINY, dynamic_img_size=True))
     adapter, pixels = adapt(model), torch.randn(2, 3, *size)
     assert isinstance(adapter, VisionTransformer)
     grid = adapter.grid_of(adapter.accept(pixels))
@@ -151,7 +151,7 @@ def test_a_model_for_any_size_takes_every_multiple_of_its_patch(size: tuple[int,
 
 
 def test_names_and_normalisation_come_from_timm() -> None:
-    model = require("timm", extra="timm").create_model("deit3_small_patch16_224", **TINY | {"num_classes": 1000})
+    model = require("timm").create_model("deit3_small_patch16_224", **TINY | {"num_classes": 1000})
     adapter = adapt(model)
     assert (adapter.name, adapter.num_classes, len(adapter.labels)) == ("deit3_small_patch16_224", 1000, 1000)
     assert adapter.label(0).startswith("tench")
@@ -195,8 +195,8 @@ class Wrapper(nn.Module):
 
 def wrapped(name: str = "vit_base_patch16_224") -> Wrapper:
     torch.manual_seed(0)
-    backbone = require("timm", extra="timm").create_model(name, **TINY | {"num_classes": 0})
-    model = shaken(Wrapper(backbone))
+    backbone = require("timm").create_model(name, **TINY | {"num_classes": 0})
+    model = randomised(Wrapper(backbone))
     assert isinstance(model, Wrapper)
     return model
 

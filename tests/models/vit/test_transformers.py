@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from tests.models.families_vit import EMBEDDING, ENCODER, TRANSFORMERS, Family, images, shaken
+from tests.models.families_vit import EMBEDDING, ENCODER, TRANSFORMERS, Family, images, randomised
 from tests.models.fingerprint import Boom, changes, exploding, fingerprint
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -182,9 +182,9 @@ def test_dinov2_takes_oblong_images(name: str) -> None:
 
 
 def test_an_image_size_that_leaves_a_rest_beside_the_patches_is_the_models_own_affair() -> None:
-    library = require("transformers", extra="hf")
+    library = require("transformers")
     config = library.ViTConfig(**ENCODER | {"image_size": 30, "intermediate_size": 64, "num_labels": 7})
-    model = shaken(library.ViTForImageClassification(config))
+    model = randomised(library.ViTForImageClassification(config))
     adapter, pixels = known(model), torch.randn(1, 3, 30, 30)
     assert (adapter.grid.height, adapter.grid.width, adapter.grid.image) == (3, 3, (30, 30))
     with torch.no_grad():
@@ -208,7 +208,7 @@ def test_a_model_without_a_classifier_has_its_features_for_classes_and_no_names(
 
 
 def test_preprocessing_comes_from_an_image_processor_when_one_is_given() -> None:
-    processor = require("transformers", extra="hf").ViTImageProcessor(
+    processor = require("transformers").ViTImageProcessor(
         size={"height": 32, "width": 32}, image_mean=[0.1, 0.2, 0.3], image_std=[0.4, 0.5, 0.6]
     )
     adapter = adapt(VIT.build(), processor=processor)

@@ -35,12 +35,12 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    monkeypatch.setattr(require("huggingface_hub.constants", extra="timm"), "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(require("huggingface_hub.constants"), "HF_HUB_CACHE", str(tmp_path))
 
 
 def cat() -> Any:
-    image = require("PIL.Image", extra="photo")
-    return image.fromarray(require("skimage.data", extra="photo").chelsea())
+    image = require("PIL.Image")
+    return image.fromarray(require("skimage.data").chelsea())
 
 
 # ---- one id of every kind --------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def test_torchvision_takes_another_set_of_weights() -> None:
 
 
 def save_huggingface(folder: Path) -> None:
-    transformers = require("transformers", extra="hf")
+    transformers = require("transformers")
     config = transformers.ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", id2label={0: "cat", 1: "dog"}
     )
@@ -276,7 +276,7 @@ def test_a_file_without_its_architecture_is_told_how_to_name_it(model_id: str) -
 def test_without_a_network_one_line_says_so_at_once(
     model_id: str, host: str, instead: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    require("transformers", extra="hf")  # importing it takes longer than anything here
+    require("transformers")  # importing it takes longer than anything here
     begin = time.monotonic()
     with pytest.raises(WeightsError) as caught:
         load(model_id)
@@ -292,7 +292,7 @@ def test_without_a_network_one_line_says_so_at_once(
 def test_the_clients_settings_are_put_back() -> None:
     import logging
 
-    constants = require("huggingface_hub.constants", extra="timm")
+    constants = require("huggingface_hub.constants")
     before = (constants.HF_HUB_OFFLINE, logging.root.manager.disable)
     with pytest.raises(WeightsError):
         load("timm/resnet18")
@@ -372,8 +372,8 @@ def test_a_missing_library_prints_its_pip_line(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_listed_models_exist() -> None:
-    timm, models = require("timm", extra="timm"), require("torchvision.models", extra="timm")
-    clip = require("open_clip", extra="clip")
+    timm, models = require("timm"), require("torchvision.models")
+    clip = require("open_clip")
     assert [name for name in KNOWN["timm"] if not timm.is_model_pretrained(name)] == []
     assert set(KNOWN["torchvision"]) <= set(models.list_models(module=models))
     assert {tuple(name.split(":")) for name in KNOWN["openclip"]} <= set(clip.list_pretrained())

@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Path:
 def test_a_report_holds_rows_table_and_counts(store):
     report = benchmark_report(store, resamples=50)
     assert repr(report) == "BenchmarkReport('first-look', 8 images, 7 recipes, 4 metrics)"
-    assert len(report.table.lines) == len(invented.STORED) * len(invented.METRICS)
+    assert len(report.table.rows) == len(invented.STORED) * len(invented.METRICS)
     assert report.counts == {"images": 8, "units": 14, "missing_units": 0, "failed_maps": 1}
     assert report.manifest is not None
     assert report.warnings == ["1 map could not be made or scored; the reasons are under Failures"]

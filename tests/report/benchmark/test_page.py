@@ -120,7 +120,7 @@ def test_the_page_needs_nothing_else(html):
 
 def test_every_recipe_metric_and_section_is_there(html, table):
     text = Reader(html).text
-    for line in table.lines:
+    for line in table.rows:
         assert line.recipe in text
         assert line.metric in text
     for words in ("Curves", "Gallery", "Sanity", "Do the metrics agree?", "Failures and flags", "Run it again",

@@ -1,4 +1,4 @@
-"""Engines: where the work is done. Every one gives the same rows; the store alone knows what is done."""
+"""Engines: where units are computed. Every one gives the same rows; the store alone knows what is done."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from sightline.bench.store.rows import Result, encode, failed_rows
-from sightline.bench.unit import Described, Setting, Unit
+from sightline.bench.store.rows import UnitResult, encode, failed_rows
+from sightline.bench.unit import ModelInfo, RunConfig, Unit
 from sightline.errors import InputError
 
-__all__ = ["ENGINES", "TRIES", "Engine", "Inline", "cores", "given_up", "open_engine"]
+__all__ = ["ENGINES", "TRIES", "Engine", "InlineEngine", "cores", "open_engine", "worker_died"]
 
 ENGINES = ("local", "ray")
-TRIES = 3  # times that a unit's worker may die before the unit is given up
+TRIES = 3  # times that a worker may die over a unit before the unit counts as failed
 
-Done = Callable[[Unit, Result], None]
-Wanted = Callable[[Unit], bool]
+OnDone = Callable[[Unit, UnitResult], None]
+IsNeeded = Callable[[Unit], bool]
 
 
 class Engine(Protocol):
     """What a run asks of an engine, inside ``with engine:``."""
 
-    def describe(self, models: Sequence[str], recipes: Sequence[str], metrics: Sequence[str]) -> list[Described]:
-        """Load each model once and tell its weights and what runs on it, in the order of `models`.
+    def describe(self, models: Sequence[str], recipes: Sequence[str], metrics: Sequence[str]) -> list[ModelInfo]:
+        """Load each model once and return its weights' digest and what runs on it, in the order of `models`.
 
         Raises:
             SightlineError: a model cannot be loaded, or nothing runs on it.
         """
         ...
 
-    def run(self, units: Sequence[Unit], done: Done, wanted: Wanted) -> None:
-        """Do units in about this order; `wanted` is asked right before each, `done` is called as each ends.
+    def run(self, units: Sequence[Unit], on_done: OnDone, is_needed: IsNeeded) -> None:
+        """Compute units in about this order; `is_needed` is asked right before each, `on_done` called as each ends.
 
-        Both are called in the caller's own thread. A unit whose worker dies is done again, TRIES times at most; then
-        `done` gets what `given_up` returns.
+        Both are called in the caller's own thread. A unit whose worker dies is computed again, TRIES times at most;
+        then `on_done` gets what `worker_died` returns.
         """
         ...
 
 
-def given_up(unit: Unit) -> Result:
-    """Return the rows of a unit that killed its workers."""
+def worker_died(unit: Unit) -> UnitResult:
+    """Return the rows of a unit over which workers died too often."""
     reason = "the worker died three times; see whether the machine ran out of memory"
-    return Result(unit.key, encode(failed_rows(unit, dict.fromkeys(unit.images, reason))))
+    return UnitResult(unit.key, encode(failed_rows(unit, dict.fromkeys(unit.images, reason))))
 
 
 def cores() -> int:
@@ -53,39 +53,39 @@ def cores() -> int:
 
 
 def open_engine(
-    name: str, setting: Setting, *, workers: int | None = None, address: str | None = None
+    name: str, config: RunConfig, *, workers: int | None = None, address: str | None = None
 ) -> AbstractContextManager[Engine]:
     """Return an engine, to be entered; `workers` is one per core by default, and 0 works in this very process."""
     if name == "ray":
-        found: Any = importlib.import_module("sightline.bench.engines.ray").RayEngine
-        engine: AbstractContextManager[Engine] = found(setting, workers=workers, address=address)
+        ray_engine: Any = importlib.import_module("sightline.bench.engines.ray").RayEngine
+        engine: AbstractContextManager[Engine] = ray_engine(config, workers=workers, address=address)
         return engine
     if name != "local":
         raise InputError(f"there is no engine called {name!r}; choose from {', '.join(ENGINES)}")
     if workers == 0:
-        return Inline(setting)
+        return InlineEngine(config)
     from sightline.bench.engines.local import LocalEngine
 
-    return LocalEngine(setting, workers=workers or max(1, cores() // setting.threads))
+    return LocalEngine(config, workers=workers or max(1, cores() // config.threads))
 
 
-class Inline(AbstractContextManager["Inline"]):
-    """Works in the caller's own process: slow, and easy to look into."""
+class InlineEngine(AbstractContextManager["InlineEngine"]):
+    """Computes in the caller's own process: slow, and easy to debug."""
 
-    def __init__(self, setting: Setting) -> None:
-        from sightline.bench.work import Worker
+    def __init__(self, config: RunConfig) -> None:
+        from sightline.bench.worker import Worker
 
-        self.worker = Worker(setting)
+        self.worker = Worker(config)
 
     def __exit__(self, *_: object) -> None:
         return None
 
-    def describe(self, models: Sequence[str], recipes: Sequence[str], metrics: Sequence[str]) -> list[Described]:
+    def describe(self, models: Sequence[str], recipes: Sequence[str], metrics: Sequence[str]) -> list[ModelInfo]:
         """See `Engine`."""
         return [self.worker.describe(model, recipes, metrics) for model in models]
 
-    def run(self, units: Sequence[Unit], done: Done, wanted: Wanted) -> None:
+    def run(self, units: Sequence[Unit], on_done: OnDone, is_needed: IsNeeded) -> None:
         """See `Engine`."""
         for unit in units:
-            if wanted(unit):
-                done(unit, self.worker.work(unit))
+            if is_needed(unit):
+                on_done(unit, self.worker.compute(unit))

@@ -1,7 +1,7 @@
-"""The local engine: long-lived processes on this machine, each with a model warm.
+"""The local engine: long-lived processes on this machine, each with a model loaded.
 
 Processes are started afresh, never forked, with their number of threads in the environment before torch is loaded. A
-process that dies is noticed by its connection, replaced, and its order given out again.
+process that dies is noticed by its connection, replaced, and its task sent to another.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection, wait
 
 from sightline.bench.engines.engine import TRIES
 from sightline.bench.engines.messages import unpack
-from sightline.bench.engines.queue import Desk, Order, Ordering
-from sightline.bench.unit import Setting
+from sightline.bench.engines.queue import Task, TaskEngine, TaskQueue
+from sightline.bench.unit import RunConfig
 from sightline.errors import SightlineError
 
 __all__ = ["LocalEngine"]
@@ -28,111 +28,118 @@ GRACE = 5.0  # seconds for a worker to end by itself
 
 
 @dataclass(eq=False)
-class _Hand:
-    """One worker process, as its driver sees it."""
+class WorkerHandle:
+    """One worker process, as its driver sees it.
+
+    Attributes:
+        process: it runs in.
+        connection: the driver's end.
+        ready: whether it has started.
+        model: the one it has loaded.
+        task: what it is computing.
+    """
 
     process: subprocess.Popen[bytes]
     connection: Connection
     ready: bool = False
     model: str = ""
-    order: Order | None = field(default=None)
+    task: Task | None = field(default=None)
 
 
-class LocalEngine(Ordering, AbstractContextManager["LocalEngine"]):
+class LocalEngine(TaskEngine, AbstractContextManager["LocalEngine"]):
     """Processes on this machine.
 
     Args:
-        setting: what every worker is told.
+        config: what every worker is told.
         workers: how many.
     """
 
-    def __init__(self, setting: Setting, *, workers: int) -> None:
-        self.setting = setting
-        self.workers = workers
-        self.hands: list[_Hand] = []
-        self._stillborn = 0
+    def __init__(self, config: RunConfig, *, workers: int) -> None:
+        self.config = config
+        self.max_workers = workers
+        self.workers: list[WorkerHandle] = []
+        self._failed_starts = 0
 
     def __enter__(self) -> LocalEngine:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        for hand in self.hands:
-            hand.connection.close()
-        for hand in self.hands:
+        for worker in self.workers:
+            worker.connection.close()
+        for worker in self.workers:
             if kind is not None:
-                hand.process.kill()
+                worker.process.kill()
             try:
-                hand.process.wait(GRACE)
+                worker.process.wait(GRACE)
             except subprocess.TimeoutExpired:
-                hand.process.kill()
-                hand.process.wait()
-        self.hands.clear()
+                worker.process.kill()
+                worker.process.wait()
+        self.workers.clear()
 
-    def serve(self, desk: Desk) -> None:
-        """Give out orders until all are answered."""
-        while len(self.hands) < min(self.workers, desk.left):
-            self._hire()
+    def run_tasks(self, queue: TaskQueue) -> None:
+        """Send tasks to workers until each has its reply."""
+        while len(self.workers) < min(self.max_workers, len(queue)):
+            self._start_worker()
         while True:
-            for hand in [hand for hand in self.hands if hand.ready and hand.order is None]:
-                self._give(hand, desk)
-            if not desk.left and all(hand.order is None for hand in self.hands):
+            for worker in [worker for worker in self.workers if worker.ready and worker.task is None]:
+                self._assign(worker, queue)
+            if not len(queue) and all(worker.task is None for worker in self.workers):
                 return
-            busy = {hand.connection: hand for hand in self.hands}
-            for connection in wait(list(busy)):
-                self._hear(busy[connection], desk)  # type: ignore[index]
+            listening = {worker.connection: worker for worker in self.workers}
+            for connection in wait(list(listening)):
+                self._receive(listening[connection], queue)  # type: ignore[index]
 
-    def _give(self, hand: _Hand, desk: Desk) -> None:
-        others = Counter(other.model for other in self.hands if other is not hand and other.order is not None)
-        hand.order = desk.next(hand.model, others)
-        if hand.order is not None:
-            hand.model = hand.order.model
+    def _assign(self, worker: WorkerHandle, queue: TaskQueue) -> None:
+        busy = Counter(other.model for other in self.workers if other is not worker and other.task is not None)
+        worker.task = queue.next_task(worker.model, busy)
+        if worker.task is not None:
+            worker.model = worker.task.model
             with suppress(OSError):  # a dead worker's end; it is noticed when it is listened to
-                hand.connection.send_bytes(hand.order.message)
+                worker.connection.send_bytes(worker.task.message)
 
-    def _hear(self, hand: _Hand, desk: Desk) -> None:
+    def _receive(self, worker: WorkerHandle, queue: TaskQueue) -> None:
         try:
-            head, blobs = unpack(hand.connection.recv_bytes())
+            head, blobs = unpack(worker.connection.recv_bytes())
         except (EOFError, OSError):
-            self._replace(hand, desk)
+            self._replace(worker, queue)
             return
         if head["kind"] == "ready":
-            hand.ready, self._stillborn = True, 0
+            worker.ready, self._failed_starts = True, 0
             return
-        order, hand.order = hand.order, None
-        self._give(hand, desk)  # so that it does not wait while its answer is stored
-        assert order is not None
-        order.reply(head, blobs)
+        task, worker.task = worker.task, None
+        self._assign(worker, queue)  # so that it does not wait while its reply is stored
+        assert task is not None
+        task.on_reply(head, blobs)
 
-    def _replace(self, hand: _Hand, desk: Desk) -> None:
-        """Take on another worker for one that died, and give its order out again."""
-        self.hands.remove(hand)
-        hand.connection.close()
-        hand.process.wait()
-        if not hand.ready:
-            self._stillborn += 1
-            if self._stillborn >= TRIES:
+    def _replace(self, worker: WorkerHandle, queue: TaskQueue) -> None:
+        """Start another worker for one that died, and queue its task again."""
+        self.workers.remove(worker)
+        worker.connection.close()
+        worker.process.wait()
+        if not worker.ready:
+            self._failed_starts += 1
+            if self._failed_starts >= TRIES:
                 raise SightlineError(
-                    f"the workers end as soon as they start, with exit code {hand.process.returncode}; "
+                    f"the workers end as soon as they start, with exit code {worker.process.returncode}; "
                     "what they said is above"
                 )
-        desk.died(hand.order)
-        if desk.left:
-            self._hire()
+        queue.worker_died(worker.task)
+        if len(queue):
+            self._start_worker()
 
-    def _hire(self) -> None:
-        """Start a worker."""
+    def _start_worker(self) -> None:
         ours, theirs = Pipe()
         with theirs:
             command = [sys.executable, "-P", "-m", "sightline.bench.engines.process", str(theirs.fileno())]
             process = subprocess.Popen(
-                [*command, json.dumps(self.setting.json())],
+                [*command, json.dumps(self.config.to_json())],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # results on stdout are the driver's alone
-                env=_environment(self.setting.threads),
+                env=_environment(self.config.threads),
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C is for the driver
             )
-        self.hands.append(_Hand(process, ours))
+        self.workers.append(WorkerHandle(process, ours))
 
 
 def _environment(threads: int) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 from sightline import errors
 from sightline.errors import SightlineError
 
-__all__ = ["error_of", "pack", "tell_error", "unpack"]
+__all__ = ["error_of", "pack", "pack_error", "unpack"]
 
 WORD = 8  # bytes of a length
 
@@ -21,24 +21,24 @@ def pack(head: dict[str, Any], *blobs: bytes) -> bytes:
 
 
 def unpack(message: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """Take a message apart."""
+    """Return the plain data and the bytes of a message."""
     count = int.from_bytes(message[:WORD], "big")
-    place = WORD * (count + 1)
+    start = WORD * (count + 1)
     parts = []
     for index in range(1, count + 1):
         length = int.from_bytes(message[WORD * index : WORD * (index + 1)], "big")
-        parts.append(message[place : place + length])
-        place += length
+        parts.append(message[start : start + length])
+        start += length
     return json.loads(parts[0]), parts[1:]
 
 
-def tell_error(error: Exception) -> dict[str, Any]:
-    """Write an error down."""
+def pack_error(error: Exception) -> dict[str, Any]:
+    """Return an error as plain data."""
     return {"kind": "error", "type": type(error).__name__, "text": str(error)}
 
 
 def error_of(head: dict[str, Any]) -> Exception:
-    """Make the error again: one of ours as it was, any other in words."""
+    """Return the error that `pack_error` was given: one of ours as it was, any other in words."""
     ours = getattr(errors, head["type"], None)
     if isinstance(ours, type) and issubclass(ours, SightlineError):
         return ours(head["text"])

@@ -1,6 +1,6 @@
-"""A worker process of the local engine: it does what it is told, and ends when nobody is left to tell it.
+"""A worker process of the local engine: it computes the tasks it is sent, and ends when its driver is gone.
 
-It is started as ``python -m sightline.bench.engines.process DESCRIPTOR SETTING`` with its end of a connection.
+It is started as ``python -m sightline.bench.engines.process DESCRIPTOR CONFIG`` with its end of a connection.
 """
 
 from __future__ import annotations
@@ -15,49 +15,49 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from sightline.bench.engines.messages import pack, tell_error, unpack
-from sightline.bench.unit import Setting, Unit
+from sightline.bench.engines.messages import pack, pack_error, unpack
+from sightline.bench.unit import RunConfig, Unit
 
-__all__ = ["main"]
+__all__ = ["handle_task", "main"]
 
 
-def main(descriptor: int, setting: Setting) -> None:
-    """Serve until the driver hangs up."""
+def main(descriptor: int, config: RunConfig) -> None:
+    """Compute tasks until the driver hangs up."""
     connection = Connection(descriptor)
-    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(connection, orders), daemon=True).start()
+    tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, tasks), daemon=True).start()
     warnings.simplefilter("ignore")  # what matters is in the rows
 
-    from sightline.bench.work import Worker  # torch, after the listener: a driver that is gone is noticed meanwhile
+    from sightline.bench.worker import Worker  # torch, after the listener: a driver that is gone is noticed meanwhile
 
-    worker = Worker(setting)
+    worker = Worker(config)
     with suppress(BrokenPipeError):  # the driver has hung up
         connection.send_bytes(pack({"kind": "ready"}))
         while True:
-            head, blobs = answer(worker, *unpack(orders.get()))
+            head, blobs = handle_task(worker, *unpack(tasks.get()))
             connection.send_bytes(pack(head, *blobs))
 
 
-def _listen(connection: Connection, orders: queue.SimpleQueue[bytes]) -> None:
-    """Take orders; when the driver is gone, end at once, even in the middle of a unit."""
+def _listen(connection: Connection, tasks: queue.SimpleQueue[bytes]) -> None:
+    """Receive tasks; when the driver is gone, end at once, even in the middle of a unit."""
     while True:
         try:
-            orders.put(connection.recv_bytes())
+            tasks.put(connection.recv_bytes())
         except (EOFError, OSError):
             os._exit(0)
 
 
-def answer(worker: Any, order: dict[str, Any], _: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
-    """Do what an order says."""
-    if order["kind"] == "describe":
+def handle_task(worker: Any, task: dict[str, Any], _: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+    """Compute what a task asks for, and return the reply."""
+    if task["kind"] == "describe":
         try:
-            found = worker.describe(order["model"], order["recipes"], order["metrics"])
+            info = worker.describe(task["model"], task["recipes"], task["metrics"])
         except Exception as error:
-            return tell_error(error), []
-        return {"kind": "described", **found.json()}, []
-    result = worker.work(Unit.of(order["unit"]))
+            return pack_error(error), []
+        return {"kind": "described", **info.to_json()}, []
+    result = worker.compute(Unit.from_json(task["unit"]))
     return {"kind": "done", "key": result.key}, [result.rows, *([] if result.maps is None else [result.maps])]
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Setting.of(json.loads(sys.argv[2])))
+    main(int(sys.argv[1]), RunConfig.from_json(json.loads(sys.argv[2])))

@@ -1,4 +1,4 @@
-"""Orders: what a driver gives out to its workers, wherever they are, and what it does with their answers."""
+"""The task queue: what a driver sends to its workers, wherever they are, and what it does with their replies."""
 
 from __future__ import annotations
 
@@ -8,115 +8,114 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sightline.bench.engines.engine import TRIES, Done, Wanted, given_up
-from sightline.bench.engines.messages import error_of, pack, unpack
-from sightline.bench.store.rows import Result
-from sightline.bench.unit import Described, Unit
+from sightline.bench.engines.engine import TRIES, IsNeeded, OnDone, worker_died
+from sightline.bench.engines.messages import error_of, pack
+from sightline.bench.store.rows import UnitResult
+from sightline.bench.unit import ModelInfo, Unit
 from sightline.errors import SightlineError
 
-__all__ = ["Desk", "Order", "Ordering"]
+__all__ = ["Task", "TaskEngine", "TaskQueue"]
 
 
 @dataclass(eq=False)
-class Order:
-    """Something for a worker to do.
+class Task:
+    """Something for a worker to compute.
 
     Attributes:
         model: which it needs.
-        message: what it is told.
-        reply: called with its answer.
-        lost: called when workers have died over it too often.
-        wanted: asked before it is given out.
+        message: what the worker is sent.
+        on_reply: called with its reply.
+        on_lost: called when workers have died over it too often.
+        is_needed: asked before it is sent.
         tries: how often a worker has died over it.
     """
 
     model: str
     message: bytes
-    reply: Callable[[dict[str, Any], list[bytes]], None]
-    lost: Callable[[], None]
-    wanted: Callable[[], bool] = lambda: True
+    on_reply: Callable[[dict[str, Any], list[bytes]], None]
+    on_lost: Callable[[], None]
+    is_needed: Callable[[], bool] = lambda: True
     tries: int = 0
 
-    def answered(self, message: bytes) -> None:
-        """Take in a worker's answer."""
-        self.reply(*unpack(message))
 
+class TaskQueue:
+    """The tasks that are left, by model, so that a worker stays with the model it has loaded."""
 
-class Desk:
-    """The orders that are left, by model, so that a worker stays with the model it has loaded."""
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self.waiting: dict[str, deque[Task]] = {}
+        for task in tasks:
+            self.waiting.setdefault(task.model, deque()).append(task)
 
-    def __init__(self, orders: Iterable[Order]) -> None:
-        self.waiting: dict[str, deque[Order]] = {}
-        for order in orders:
-            self.waiting.setdefault(order.model, deque()).append(order)
-
-    @property
-    def left(self) -> int:
-        """How many there are."""
+    def __len__(self) -> int:
         return sum(map(len, self.waiting.values()))
 
-    def next(self, model: str, others: Counter[str]) -> Order | None:
-        """Return an order for a worker with this model: of the same model, or of the one that lacks workers most."""
-        while self.left:
+    def next_task(self, model: str, busy: Counter[str]) -> Task | None:
+        """Return a task for a worker with this model: of the same model, or of the one that lacks workers most.
+
+        Args:
+            model: the one that the worker has loaded, empty for none.
+            busy: how many other workers are at work with each model.
+        """
+        while len(self):
             queues = {name: queue for name, queue in self.waiting.items() if queue}
-            name = model if model in queues else max(queues, key=lambda one: len(queues[one]) / (1 + others[one]))
-            order = queues[name].popleft()
-            if order.wanted():
-                return order
+            chosen = model if model in queues else max(queues, key=lambda name: len(queues[name]) / (1 + busy[name]))
+            task = queues[chosen].popleft()
+            if task.is_needed():
+                return task
         return None
 
-    def died(self, order: Order | None) -> None:
-        """Take back the order of a worker that died, or give it up."""
-        if order is None:
+    def worker_died(self, task: Task | None) -> None:
+        """Queue the task of a worker that died again, or give it up."""
+        if task is None:
             return
-        order.tries += 1
-        if order.tries < TRIES:
-            self.waiting.setdefault(order.model, deque()).appendleft(order)
+        task.tries += 1
+        if task.tries < TRIES:
+            self.waiting.setdefault(task.model, deque()).appendleft(task)
         else:
-            order.lost()
+            task.on_lost()
 
 
-class Ordering(ABC):
-    """An engine whose workers are told what to do in messages."""
+class TaskEngine(ABC):
+    """An engine whose workers are sent tasks as messages."""
 
-    def describe(self, models: Sequence[str], recipes: Sequence[str], metrics: Sequence[str]) -> list[Described]:
+    def describe(self, models: Sequence[str], recipes: Sequence[str], metrics: Sequence[str]) -> list[ModelInfo]:
         """See `Engine`."""
-        found: dict[str, Described] = {}
+        described: dict[str, ModelInfo] = {}
 
-        def order(model: str) -> Order:
-            def reply(head: dict[str, Any], _: list[bytes]) -> None:
+        def task(model: str) -> Task:
+            def on_reply(head: dict[str, Any], _: list[bytes]) -> None:
                 if head.pop("kind") == "error":
                     raise error_of(head)
-                found[model] = Described.of(head)
+                described[model] = ModelInfo.from_json(head)
 
-            def lost() -> None:
+            def on_lost() -> None:
                 raise SightlineError(f"loading {model} killed its worker three times; see whether it fits the memory")
 
-            asked = {"kind": "describe", "model": model, "recipes": list(recipes), "metrics": list(metrics)}
-            return Order(model, pack(asked), reply, lost)
+            message = {"kind": "describe", "model": model, "recipes": list(recipes), "metrics": list(metrics)}
+            return Task(model, pack(message), on_reply, on_lost)
 
-        self.serve(Desk(map(order, models)))
-        return [found[model] for model in models]
+        self.run_tasks(TaskQueue(map(task, models)))
+        return [described[model] for model in models]
 
-    def run(self, units: Sequence[Unit], done: Done, wanted: Wanted) -> None:
+    def run(self, units: Sequence[Unit], on_done: OnDone, is_needed: IsNeeded) -> None:
         """See `Engine`."""
 
-        def order(unit: Unit) -> Order:
-            def reply(head: dict[str, Any], blobs: list[bytes]) -> None:
+        def task(unit: Unit) -> Task:
+            def on_reply(head: dict[str, Any], blobs: list[bytes]) -> None:
                 if head["kind"] == "error":
                     raise error_of(head)
-                done(unit, Result(head["key"], *blobs))
+                on_done(unit, UnitResult(head["key"], *blobs))
 
-            return Order(
+            return Task(
                 unit.model,
-                pack({"kind": "work", "unit": unit.json()}),
-                reply,
-                lost=lambda: done(unit, given_up(unit)),
-                wanted=lambda: wanted(unit),
+                pack({"kind": "compute", "unit": unit.to_json()}),
+                on_reply,
+                on_lost=lambda: on_done(unit, worker_died(unit)),
+                is_needed=lambda: is_needed(unit),
             )
 
-        self.serve(Desk(map(order, units)))
+        self.run_tasks(TaskQueue(map(task, units)))
 
     @abstractmethod
-    def serve(self, desk: Desk) -> None:
-        """Give out orders until all are answered."""
+    def run_tasks(self, queue: TaskQueue) -> None:
+        """Send tasks to workers until each has its reply."""

@@ -1,7 +1,7 @@
-"""The Ray engine: long-lived actors on the nodes of a cluster, each with a model warm.
+"""The Ray engine: long-lived actors on the nodes of a cluster, each with a model loaded.
 
-Actors hold nothing that could be lost: they answer the driver, and the driver alone writes the store. An actor that
-dies, with its node or alone, is replaced where there is room, and its order is given out again. Actors belong to the
+Actors hold nothing that could be lost: they reply to the driver, and the driver alone writes the store. An actor that
+dies, with its node or alone, is replaced where there is room, and its task sent to another. Actors belong to the
 driver's job, so that none outlives it.
 """
 
@@ -19,16 +19,16 @@ from typing import Any
 
 from sightline import __version__
 from sightline.bench.engines.engine import TRIES, cores
-from sightline.bench.engines.messages import pack, tell_error, unpack
-from sightline.bench.engines.queue import Desk, Order, Ordering
-from sightline.bench.unit import Setting
+from sightline.bench.engines.messages import pack, pack_error, unpack
+from sightline.bench.engines.queue import Task, TaskEngine, TaskQueue
+from sightline.bench.unit import RunConfig
 from sightline.errors import InputError, SightlineError
 from sightline.extras import require
 
 __all__ = ["RayEngine"]
 
-STORE = 256 * 2**20  # bytes of shared memory for a cluster of our own; answers are small and fetched at once
-PATIENCE = 5.0  # seconds without an answer after which the driver sees whether its own node is still there
+STORE = 256 * 2**20  # bytes of shared memory for a cluster of our own; replies are small and fetched at once
+PATIENCE = 5.0  # seconds without a reply after which the driver sees whether its own node is still there
 # Read by Ray as it is imported and started. No statistics are sent home; and what it has to say of workers that died is
 # not printed, which it does on standard output, where a command's results go.
 QUIET = {
@@ -46,105 +46,105 @@ ALONE = QUIET | {
 }
 
 
-class Hand:
-    """What runs in an actor; torch comes with the first order, after the number of threads is in the environment."""
+class RayWorker:
+    """What runs in an actor; torch comes with the first task, after the number of threads is in the environment."""
 
-    def __init__(self, setting: dict[str, Any]) -> None:
-        self._setting = Setting.of(setting)
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = RunConfig.from_json(config)
         self._worker: Any = None
 
     def start(self) -> bytes:
-        """Get ready; tell where this is, and by whom it is answered."""
+        """Load the worker; return on which node and with which version of sightline it runs."""
         import warnings
 
         warnings.simplefilter("ignore")  # what matters is in the rows
         try:
-            from sightline.bench.work import Worker
+            from sightline.bench.worker import Worker
 
-            self._worker = Worker(self._setting)
+            self._worker = Worker(self._config)
         except Exception as error:
-            return pack(tell_error(error))
-        node = require("ray", extra="ray").get_runtime_context().get_node_id()
+            return pack(pack_error(error))
+        node = require("ray").get_runtime_context().get_node_id()
         return pack({"kind": "ready", "node": node, "version": __version__, "process": os.getpid()})
 
-    def answer(self, message: bytes) -> bytes:
-        """Do what an order says."""
-        from sightline.bench.engines.process import answer
+    def handle_task(self, message: bytes) -> bytes:
+        """Compute what a task asks for, and return the reply."""
+        from sightline.bench.engines.process import handle_task
 
-        head, blobs = answer(self._worker, *unpack(message))
+        head, blobs = handle_task(self._worker, *unpack(message))
         return pack(head, *blobs)
 
 
 @dataclass(eq=False)
-class _Seat:
-    """A worker's place, as the driver sees it; when an actor dies, another one takes it.
+class ActorHandle:
+    """One actor, as its driver sees it.
 
     Attributes:
-        actor: who sits there.
-        pending: what it was last asked, None while it rests.
-        node: where it is, empty until it is ready.
+        actor: the handle that Ray gave.
+        pending: the call whose result is awaited, None while it is idle.
+        node: where it runs, empty until it is ready.
         model: the one it has loaded.
-        order: what it is at.
-        stillborn: how many actors in a row died before they were ready.
+        task: what it is computing.
+        failed_starts: how many actors before it, in a row, died before they were ready.
     """
 
     actor: Any
     pending: Any
     node: str = ""
     model: str = ""
-    order: Order | None = None
-    stillborn: int = 0
+    task: Task | None = None
+    failed_starts: int = 0
 
 
-class RayEngine(Ordering, AbstractContextManager["RayEngine"]):
+class RayEngine(TaskEngine, AbstractContextManager["RayEngine"]):
     """Actors on a Ray cluster.
 
     Args:
-        setting: what every worker is told.
+        config: what every worker is told.
         workers: how many; as many as the cluster's processors have room for by default.
         address: of a cluster to join; "auto" joins the one that runs on this machine. Without it, and where there is
             none, a cluster of this machine alone is started, and ended with the engine.
     """
 
-    def __init__(self, setting: Setting, *, workers: int | None = None, address: str | None = None) -> None:
+    def __init__(self, config: RunConfig, *, workers: int | None = None, address: str | None = None) -> None:
         if workers == 0:
             raise InputError("the ray engine needs a worker; leave --workers 0 to the local engine")
-        self.setting = setting
-        self.workers = workers
+        self.config = config
+        self.max_workers = workers
         self.address = address or os.environ.get("RAY_ADDRESS") or "local"
         with _environment(ALONE if self.address == "local" else QUIET):
-            self.ray = require("ray", extra="ray")
-        self.seats: list[_Seat] = []
-        self.done: Counter[str] = Counter()  # orders answered, by node
-        self._guest = False  # whether someone else has started Ray in this process
-        self._own = False  # whether the cluster is ours
+            self.ray = require("ray")
+        self.workers: list[ActorHandle] = []
+        self.done: Counter[str] = Counter()  # tasks done, by node
+        self._was_initialised = False  # whether someone else has started Ray in this process
+        self._own_cluster = False  # whether the cluster is ours
         self._node = ""
 
     # ---- the cluster -------------------------------------------------------------------------------------------
 
     def __enter__(self) -> RayEngine:
-        self._guest = self.ray.is_initialized()
-        if not self._guest:
+        self._was_initialised = self.ray.is_initialized()
+        if not self._was_initialised:
             self._connect()
         try:
             self._node = self.ray.get_runtime_context().get_node_id()
-            room = [int(node["Resources"].get("CPU", 0) // self.setting.threads) for node in self._nodes()]
+            room = [int(node["Resources"].get("CPU", 0) // self.config.threads) for node in self._nodes()]
             if not any(room):
                 raise InputError(
-                    f"no node of the Ray cluster has {self.setting.threads} processors, which the plan's threads need; "
+                    f"no node of the Ray cluster has {self.config.threads} processors, which the plan's threads need; "
                     "set threads = 1, or start the nodes with --num-cpus"
                 )
-            self.workers = self.workers or sum(room)
+            self.max_workers = self.max_workers or sum(room)
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        for seat in self.seats:
-            self._dismiss(seat)
-        self.seats.clear()
-        if not self._guest:
+        for worker in self.workers:
+            self._stop(worker)
+        self.workers.clear()
+        if not self._was_initialised:
             self.ray.shutdown()
 
     def _connect(self) -> None:
@@ -161,12 +161,12 @@ class RayEngine(Ordering, AbstractContextManager["RayEngine"]):
 
     def _start(self) -> None:
         """Start a cluster; on a busy machine Ray loses patience with itself, so that it is asked more than once."""
-        processors = max(cores(), (self.workers or 1) * self.setting.threads)
+        processors = max(cores(), (self.max_workers or 1) * self.config.threads)
         for attempt in range(1, TRIES + 1):
             try:
                 with _environment(ALONE):
                     self._init(address="local", num_cpus=processors, include_dashboard=False, object_store_memory=STORE)
-                self._own = True
+                self._own_cluster = True
                 return
             except Exception as error:  # Ray raises no class of its own here
                 _end_half_started(error)
@@ -190,52 +190,52 @@ class RayEngine(Ordering, AbstractContextManager["RayEngine"]):
         if not alive:
             raise SightlineError("the Ray node of this machine is gone; what is done is stored, go on with resume")
 
-    # ---- giving out orders -------------------------------------------------------------------------------------
+    # ---- sending tasks -----------------------------------------------------------------------------------------
 
-    def serve(self, desk: Desk) -> None:
-        """See `Ordering`."""
-        while len(self.seats) < min(self.workers or 1, desk.left):
-            self.seats.append(_Seat(*self._hire()))
+    def run_tasks(self, queue: TaskQueue) -> None:
+        """See `TaskEngine`."""
+        while len(self.workers) < min(self.max_workers or 1, len(queue)):
+            self.workers.append(ActorHandle(*self._start_worker()))
         while True:
-            for seat in [seat for seat in self.seats if seat.pending is None]:
-                self._give(seat, desk)
-            if not desk.left and all(seat.order is None for seat in self.seats):
+            for worker in [worker for worker in self.workers if worker.pending is None]:
+                self._assign(worker, queue)
+            if not len(queue) and all(worker.task is None for worker in self.workers):
                 return
-            asked = {seat.pending: seat for seat in self.seats if seat.pending is not None}
-            ready, _ = self.ray.wait(list(asked), num_returns=1, timeout=PATIENCE)
+            awaited = {worker.pending: worker for worker in self.workers if worker.pending is not None}
+            ready, _ = self.ray.wait(list(awaited), num_returns=1, timeout=PATIENCE)
             for pending in ready:
-                self._hear(asked[pending], desk)
+                self._receive(awaited[pending], queue)
             if not ready:
                 self._check()
 
-    def _give(self, seat: _Seat, desk: Desk) -> None:
-        others = Counter(other.model for other in self.seats if other is not seat and other.order is not None)
-        seat.order = desk.next(seat.model, others)
-        if seat.order is not None:
-            seat.model = seat.order.model
-            seat.pending = seat.actor.answer.remote(seat.order.message)
+    def _assign(self, worker: ActorHandle, queue: TaskQueue) -> None:
+        busy = Counter(other.model for other in self.workers if other is not worker and other.task is not None)
+        worker.task = queue.next_task(worker.model, busy)
+        if worker.task is not None:
+            worker.model = worker.task.model
+            worker.pending = worker.actor.handle_task.remote(worker.task.message)
 
-    def _hear(self, seat: _Seat, desk: Desk) -> None:
-        pending, seat.pending = seat.pending, None
+    def _receive(self, worker: ActorHandle, queue: TaskQueue) -> None:
+        pending, worker.pending = worker.pending, None
         try:
             message = self.ray.get(pending)
         except self.ray.exceptions.RayTaskError as error:
             raise SightlineError(f"a worker failed: {error.cause!r}") from None
         except self.ray.exceptions.RayError as error:
             self._check()
-            self._replace(seat, desk, error)
+            self._replace(worker, queue, error)
             return
-        if not seat.node:
-            self._welcome(seat, message)
+        if not worker.node:
+            self._check_ready(worker, message)
             return
-        order, seat.order = seat.order, None
-        self.done[seat.node] += 1
-        self._give(seat, desk)  # so that it does not wait while its answer is stored
-        assert order is not None
-        order.answered(message)
+        task, worker.task = worker.task, None
+        self.done[worker.node] += 1
+        self._assign(worker, queue)  # so that it does not wait while its reply is stored
+        assert task is not None
+        task.on_reply(*unpack(message))
 
-    def _welcome(self, seat: _Seat, message: bytes) -> None:
-        """Hear that an actor is ready."""
+    def _check_ready(self, worker: ActorHandle, message: bytes) -> None:
+        """Note where an actor has started; refuse one that could not, or that has another version."""
         head, _ = unpack(message)
         if head["kind"] == "error":
             raise SightlineError(f"a worker cannot start: {head['type']}: {head['text']}")
@@ -243,46 +243,46 @@ class RayEngine(Ordering, AbstractContextManager["RayEngine"]):
             raise SightlineError(
                 f"a node of the Ray cluster has sightline {head['version']}, this is {__version__}; install the same"
             )
-        seat.node, seat.stillborn = head["node"], 0
+        worker.node, worker.failed_starts = head["node"], 0
 
-    def _replace(self, seat: _Seat, desk: Desk, error: Exception) -> None:
-        """Take on another actor for one that died, and give its order out again."""
-        self._dismiss(seat)
-        self.seats.remove(seat)
-        stillborn = 0 if seat.node else seat.stillborn + 1
-        desk.died(seat.order)
-        if desk.left and stillborn < TRIES:
-            self.seats.append(_Seat(*self._hire(), stillborn=stillborn))
-        if desk.left and not self.seats:
+    def _replace(self, worker: ActorHandle, queue: TaskQueue, error: Exception) -> None:
+        """Start another actor for one that died, and queue its task again."""
+        self._stop(worker)
+        self.workers.remove(worker)
+        failed_starts = 0 if worker.node else worker.failed_starts + 1
+        queue.worker_died(worker.task)
+        if len(queue) and failed_starts < TRIES:
+            self.workers.append(ActorHandle(*self._start_worker(), failed_starts=failed_starts))
+        if len(queue) and not self.workers:
             raise SightlineError(f"the workers end as soon as they start: {_first_line(error)}")
 
-    def _hire(self) -> tuple[Any, Any]:
-        """Start an actor, now or as soon as there is room; return it and what it was asked first."""
+    def _start_worker(self) -> tuple[Any, Any]:
+        """Start an actor, now or as soon as there is room; return it and its first call."""
         actor = (
-            self.ray.remote(Hand)
+            self.ray.remote(RayWorker)
             .options(
-                num_cpus=self.setting.threads,
-                num_gpus=1 if self.setting.device.startswith("cuda") else 0,
+                num_cpus=self.config.threads,
+                num_gpus=1 if self.config.device.startswith("cuda") else 0,
                 runtime_env={"env_vars": self._variables()},
                 scheduling_strategy="SPREAD",
                 max_restarts=0,
                 max_task_retries=0,
             )
-            .remote(self.setting.json())
+            .remote(self.config.to_json())
         )
         return actor, actor.start.remote()
 
     def _variables(self) -> dict[str, str]:
         """Return what a worker's environment holds before torch is loaded; on this machine, also our import path."""
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-        counts = dict.fromkeys(names, str(self.setting.threads))
+        counts = dict.fromkeys(names, str(self.config.threads))
         memory = {"MALLOC_ARENA_MAX": "2"}
-        path = {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)} if self._own else {}
+        path = {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)} if self._own_cluster else {}
         return {**memory, **counts, **path}
 
-    def _dismiss(self, seat: _Seat) -> None:
+    def _stop(self, worker: ActorHandle) -> None:
         with suppress(Exception):  # it, or the whole cluster, may be gone
-            self.ray.kill(seat.actor)
+            self.ray.kill(worker.actor)
 
 
 def _end_half_started(error: Exception) -> None:

@@ -5,7 +5,7 @@ Both are turned so that higher is better, then compared by Kendall's tau-b,
 .. math:: \tau_b = \frac{\sum_{i<j} s_{ij}\, t_{ij}}{\sqrt{\sum_{i<j} s_{ij}^2 \sum_{i<j} t_{ij}^2}}, \qquad
           s_{ij} = \operatorname{sign}(x_i - x_j), \quad t_{ij} = \operatorname{sign}(y_i - y_j),
 
-over the recipes, controls among them: once of the figures of the whole set, and once image by image, averaged.
+over the recipes, controls among them: once of the statistics of the whole set, and once image by image, averaged.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from sightline.bench.stats.reduce import Numbers
 from sightline.bench.stats.resampling import pairs_of
+from sightline.metrics.similarity import spearman
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Agreement:
         model: the model's id.
         one: recipe of a metric.
         other: recipe of another.
-        tau: Kendall's tau-b of the recipes' figures; NaN where there are fewer than two, or all are equal.
+        tau: Kendall's tau-b of the recipes' statistics; NaN where there are fewer than two, or all are equal.
         rho: Spearman's rank correlation of them.
         recipes: how many are ranked by both.
         image_tau: mean over images of tau-b of the recipes' values; images on which all are equal are left out.
@@ -49,7 +50,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ranked:
+class RankedRecipes:
     """What one metric says of recipes, turned so that higher is better.
 
     Attributes:
@@ -57,7 +58,7 @@ class Ranked:
         metric: its recipe.
         recipes: in alphabetical order.
         images: ids, in order.
-        figures: shape (recipe,).
+        statistics: shape (recipe,).
         values: shape (image, recipe).
     """
 
@@ -65,60 +66,60 @@ class Ranked:
     metric: str
     recipes: tuple[str, ...]
     images: tuple[str, ...]
-    figures: Numbers
+    statistics: Numbers
     values: Numbers
 
 
-def agreements(ranked: Sequence[Ranked]) -> Iterator[Agreement]:
+def agreements(ranked: Sequence[RankedRecipes]) -> Iterator[Agreement]:
     """Yield the agreement of every two metrics of the same model."""
-    for one, other in combinations(ranked, 2):
-        if one.model == other.model:
-            yield _agreement(one, other)
+    for first, second in combinations(ranked, 2):
+        if first.model == second.model:
+            yield _agreement(first, second)
 
 
-def _agreement(one: Ranked, other: Ranked) -> Agreement:
-    recipes = [_common(one.recipes, other.recipes), _common(other.recipes, one.recipes)]
-    images = [_common(one.images, other.images), _common(other.images, one.images)]
-    figures = [each.figures[kept] for each, kept in zip((one, other), recipes, strict=True)]
-    values = [
-        each.values[np.ix_(*kept)] for each, kept in zip((one, other), zip(images, recipes, strict=True), strict=True)
-    ]
-    tau = float(tau_b(figures[0][None], figures[1][None])[0])
+def _agreement(first: RankedRecipes, second: RankedRecipes) -> Agreement:
+    both = (first, second)
+    recipes = [_common(first.recipes, second.recipes), _common(second.recipes, first.recipes)]
+    images = [_common(first.images, second.images), _common(second.images, first.images)]
+    statistics = [ranked.statistics[kept] for ranked, kept in zip(both, recipes, strict=True)]
+    values = [ranked.values[np.ix_(*kept)] for ranked, *kept in zip(both, images, recipes, strict=True)]
+    tau = float(tau_b(statistics[0][None], statistics[1][None])[0])
     by_image = tau_b(values[0], values[1])
-    sound = by_image[~np.isnan(by_image)]
+    defined = by_image[~np.isnan(by_image)]
     return Agreement(
-        one.model,
-        one.metric,
-        other.metric,
+        first.model,
+        first.metric,
+        second.metric,
         tau=math.nan if math.isnan(tau) else tau,
-        rho=_spearman(figures[0], figures[1]),
+        rho=_spearman(statistics[0], statistics[1]),
         recipes=len(recipes[0]),
-        image_tau=float(sound.mean()) if len(sound) else math.nan,
+        image_tau=float(defined.mean()) if len(defined) else math.nan,
         images=len(images[0]),
     )
 
 
-def tau_b(one: Numbers, other: Numbers) -> Numbers:
+def tau_b(first: Numbers, second: Numbers) -> Numbers:
     """Return Kendall's tau-b of each row, (row, recipe) twice -> (row,); NaN where all values of a row are equal."""
-    s, t = _signs(one), _signs(other)
+    s, t = _signs(first), _signs(second)
     above = (s * t).sum(axis=1)
     below = np.sqrt(np.square(s).sum(axis=1) * np.square(t).sum(axis=1))
     return np.where(below > 0, above / np.where(below > 0, below, 1), np.nan)
 
 
 def _signs(values: Numbers) -> Numbers:
-    """Say which of every two recipes is ahead; a difference that is only rounding is none."""
-    one, other = pairs_of(values.shape[1])
-    apart = values[:, one] - values[:, other]
-    return np.sign(np.where(np.abs(apart) <= 1e-12 * (np.abs(values[:, one]) + np.abs(values[:, other])), 0.0, apart))
+    """Return which of every two recipes is ahead; a difference that is only rounding is none."""
+    first, second = pairs_of(values.shape[1])
+    apart, sizes = values[:, first] - values[:, second], np.abs(values[:, first]) + np.abs(values[:, second])
+    return np.sign(np.where(np.abs(apart) <= 1e-12 * sizes, 0.0, apart))
 
 
-def _spearman(one: Numbers, other: Numbers) -> float:
-    ranks = [rankdata(values) - (len(values) + 1) / 2 for values in (one, other)]
-    below = float(np.sqrt(np.square(ranks[0]).sum() * np.square(ranks[1]).sum()))
-    return float((ranks[0] * ranks[1]).sum()) / below if below else math.nan
+def _spearman(first: Numbers, second: Numbers) -> float:
+    if len(first) < 2:
+        return math.nan
+    rho = float(spearman(torch.from_numpy(first)[None], torch.from_numpy(second)[None]))
+    return math.nan if math.isnan(rho) else rho
 
 
 def _common(names: tuple[str, ...], others: tuple[str, ...]) -> NDArray[np.intp]:
     known = set(others)
-    return np.array([place for place, name in enumerate(names) if name in known], dtype=np.intp)
+    return np.array([index for index, name in enumerate(names) if name in known], dtype=np.intp)

@@ -1,4 +1,4 @@
-"""Breakdowns: the figures class by class, and the images on which a recipe falls furthest behind."""
+"""Breakdowns: the statistics class by class, and the images on which a recipe falls furthest behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sightline.bench.stats.paired import Block
+from sightline.bench.stats.paired import PairedScores
 from sightline.bench.stats.reduce import MEAN
 
 LEAST = 2  # images of a class that is shown
@@ -16,7 +16,7 @@ WORST = 5  # images per recipe
 
 
 @dataclass(frozen=True, slots=True)
-class ClassLine:
+class ClassRow:
     """One recipe on the images of one class.
 
     Attributes:
@@ -24,8 +24,8 @@ class ClassLine:
         metric: recipe of the metric.
         recipe: of the method.
         label: the class.
-        mean: the figure of its images, reduced as that of the set.
-        error: standard error; NaN where the figure is no mean.
+        mean: the statistic of its images, reduced as that of the set.
+        standard_error: NaN where the statistic is no mean.
         count: images.
     """
 
@@ -34,7 +34,7 @@ class ClassLine:
     recipe: str
     label: int
     mean: float
-    error: float
+    standard_error: float
     count: int
 
 
@@ -67,47 +67,47 @@ class WorstImage:
     shortfall: float
 
 
-def by_class(block: Block) -> Iterator[ClassLine]:
-    """Yield the figures of each class that has two images or more."""
-    for label in sorted({label for label in block.labels if label is not None}):
-        rows = [place for place, each in enumerate(block.labels) if each == label]
-        if len(rows) < LEAST:
+def by_class(scores: PairedScores) -> Iterator[ClassRow]:
+    """Yield the statistics of each class that has two images or more."""
+    for label in sorted({label for label in scores.labels if label is not None}):
+        images = [index for index, own in enumerate(scores.labels) if own == label]
+        if len(images) < LEAST:
             continue
-        figures = block.reduction.figure(block.data[rows])
-        errors = block.values[rows].std(axis=0, ddof=1) / np.sqrt(len(rows))
-        for recipe, figure, error in zip(block.recipes, figures, errors, strict=True):
-            known = float(error) if block.reduction is MEAN else math.nan
-            yield ClassLine(block.model, block.metric, recipe, label, float(figure), known, len(rows))
+        statistics = scores.reduction.statistic(scores.data[images])
+        errors = scores.values[images].std(axis=0, ddof=1) / np.sqrt(len(images))
+        for recipe, statistic, error in zip(scores.recipes, statistics, errors, strict=True):
+            known = float(error) if scores.reduction is MEAN else math.nan
+            yield ClassRow(scores.model, scores.metric, recipe, label, float(statistic), known, len(images))
 
 
-def worst_images(block: Block, sign: int, recipes: tuple[str, ...]) -> Iterator[WorstImage]:
+def worst_images(scores: PairedScores, sign: int, recipes: tuple[str, ...]) -> Iterator[WorstImage]:
     """Yield, for each of some recipes, the images with the largest shortfall against the best recipe on them.
 
     Args:
-        block: recipes and images.
+        scores: of recipes on images.
         sign: 1 where higher is better, -1 where lower is.
         recipes: whose images to list.
     """
-    if not len(block.images):
+    if not len(scores.images):
         return
-    better = sign * block.values
+    better = sign * scores.values
     first = better.argmax(axis=1)
     short = better.max(axis=1, keepdims=True) - better
-    median = np.median(block.values, axis=1)
-    for column, recipe in enumerate(block.recipes):
+    median = np.median(scores.values, axis=1)
+    for column, recipe in enumerate(scores.recipes):
         if recipe not in recipes:
             continue
-        for row in np.argsort(-short[:, column], kind="stable")[:WORST]:
-            if short[row, column] > 0:
+        for index in np.argsort(-short[:, column], kind="stable")[:WORST]:
+            if short[index, column] > 0:
                 yield WorstImage(
-                    block.model,
-                    block.metric,
+                    scores.model,
+                    scores.metric,
                     recipe,
-                    image=block.images[row],
-                    label=block.labels[row],
-                    value=float(block.values[row, column]),
-                    best=float(block.values[row, first[row]]),
-                    best_recipe=block.recipes[first[row]],
-                    median=float(median[row]),
-                    shortfall=float(short[row, column]),
+                    image=scores.images[index],
+                    label=scores.labels[index],
+                    value=float(scores.values[index, column]),
+                    best=float(scores.values[index, first[index]]),
+                    best_recipe=scores.recipes[first[index]],
+                    median=float(median[index]),
+                    shortfall=float(short[index, column]),
                 )

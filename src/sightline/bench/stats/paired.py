@@ -1,4 +1,4 @@
-"""Pairs: from rows to matrices of images by recipes in which nothing is missing.
+"""Paired scores: from rows to matrices of images by recipes in which nothing is missing.
 
 The recipes of one model and metric are compared on the images that all of them scored. An image that one of them could
 not score counts for none, and is listed with the reason. A recipe that scored less than half as many images as the best
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 KEY = ["model", "metric", "recipe", "image"]
 DEFAULTS = {"flag": "", "seed": 0, "label": None, "curve": None, "forward": np.nan, "backward": np.nan}
-DEFAULTS |= {"seconds": np.nan, "dataset": "", "weights": ""}
-SAME = 1e-5  # relative difference up to which two rows of one image say the same
+DEFAULTS |= {"seconds": np.nan, "dataset": "", "weights": "", "recipe_source": "", "metric_source": ""}
+TEXTS = ("flag", "recipe_source", "metric_source")  # columns in which nothing is an empty text
+TOLERANCE = 1e-5  # relative difference up to which two rows of one image say the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ class Unpaired:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """What the rows of one recipe say besides values.
+class RecipeCounts:
+    """What the rows of one recipe say besides values: failures and cost.
 
     Attributes:
         failed: images that could not be scored.
@@ -68,19 +69,19 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
-    """Recipes of one model and metric, on the same images.
+class PairedScores:
+    """The scores of all recipes of one model and metric on the same images.
 
     Attributes:
         model: the model's id.
         metric: recipe of the metric.
-        reduction: from images to the figure of the set.
+        reduction: from images to the statistic of the set.
         recipes: of the methods, in alphabetical order.
         images: their ids, in order.
         labels: the class of each image, None where unknown.
         values: shape (image, recipe).
         data: what the reduction works on, shape (image, recipe, part).
-        tallies: what else is known of each recipe.
+        counts: failures and cost of each recipe.
         unpaired: images left out.
         ranked: False for a recipe that was set aside.
     """
@@ -93,35 +94,32 @@ class Block:
     labels: tuple[int | None, ...]
     values: Numbers
     data: Numbers
-    tallies: tuple[Tally, ...]
+    counts: tuple[RecipeCounts, ...]
     unpaired: tuple[Unpaired, ...]
     ranked: bool = True
 
 
-def blocks(rows: pandas.DataFrame) -> Iterator[Block]:
-    """Yield the blocks of a run's rows, by model and metric; recipes set aside follow in blocks of their own."""
-    whole = _complete(rows)
-    for (model, metric), part in whole.groupby(["model", "metric"], sort=True):
-        yield from _blocks(str(model), str(metric), part)
+def paired_scores(rows: pandas.DataFrame) -> Iterator[PairedScores]:
+    """Yield the paired scores of a run's rows, by model and metric; a recipe set aside follows alone."""
+    for (model, metric), part in _checked(rows).groupby(["model", "metric"], sort=True):
+        yield from _paired(str(model), str(metric), part)
 
 
-def _complete(rows: pandas.DataFrame) -> pandas.DataFrame:
-    """Add columns that are missing, and give each image one row."""
+def _checked(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Add columns that are missing, refuse what cannot be averaged, and give each image one row."""
     if missing := [name for name in (*KEY, "value") if name not in rows.columns]:
         raise InputError(f"the rows have no column {missing[0]!r}; a table needs {', '.join((*KEY, 'value'))}")
-    added = {name: default for name, default in DEFAULTS.items() if name not in rows.columns}
-    whole = rows.assign(**added)
-    whole = whole.assign(
-        value=whole["value"].astype(float),
-        flag=whole["flag"].astype(object).where(whole["flag"].notna(), "").astype(str),
-        **{name: whole[name].astype(str) for name in KEY},
+    complete = rows.assign(**{name: default for name, default in DEFAULTS.items() if name not in rows.columns})
+    texts = {name: complete[name].astype(object).where(complete[name].notna(), "").astype(str) for name in TEXTS}
+    complete = complete.assign(
+        value=complete["value"].astype(float), **texts, **{name: complete[name].astype(str) for name in KEY}
     )
-    _refuse_mixtures(whole)
-    return _one_each(whole)
+    _refuse_mixtures(complete)
+    return _one_row_per_image(complete)
 
 
 def _refuse_mixtures(rows: pandas.DataFrame) -> None:
-    """Refuse to average over what is not the same thing."""
+    """Refuse to average over what is not the same thing: other data, other weights, other code."""
     datasets = sorted({str(name) for name in rows["dataset"].dropna().unique()} - {""})
     if len(datasets) > 1:
         raise InputError(f"the rows are of {len(datasets)} data sets, {', '.join(datasets)}; make a table of each")
@@ -129,15 +127,22 @@ def _refuse_mixtures(rows: pandas.DataFrame) -> None:
         digests = {str(digest) for digest in part["weights"].dropna().unique()} - {""}
         if len(digests) > 1:
             raise InputError(f"the rows of {model} come from {len(digests)} sets of weights; make a table of each")
+    for name in ("recipe", "metric"):
+        for (model, computed), sources in rows.groupby(["model", name])[f"{name}_source"]:
+            if (count := sources.nunique()) > 1:  # an unknown source is one, too
+                raise InputError(
+                    f"the rows of {computed} with {model} come from {count} versions of its code; "
+                    "make a table of each, or run the plan again"
+                )
 
 
-def _one_each(rows: pandas.DataFrame) -> pandas.DataFrame:
+def _one_row_per_image(rows: pandas.DataFrame) -> pandas.DataFrame:
     """Average the seeds of an image, so that images stay what is drawn; refuse two answers from one seed."""
     if not rows.duplicated(KEY).any():
         return rows
     ordered = rows.sort_values([*KEY, "seed", "value"], kind="stable")
     seeds = ordered.groupby([*KEY, "seed"], sort=False)["value"]
-    apart = (seeds.max() - seeds.min()) > SAME * seeds.max().abs().clip(lower=SAME)
+    apart = (seeds.max() - seeds.min()) > TOLERANCE * seeds.max().abs().clip(lower=TOLERANCE)
     if apart.any():
         model, metric, recipe, image, seed = apart.index[apart][0]
         raise InputError(
@@ -163,8 +168,8 @@ def _mean_curve(curves: Any) -> Any:
     return np.mean(known, axis=0) if len({len(curve) for curve in known}) == 1 else None
 
 
-def _blocks(model: str, metric: str, rows: pandas.DataFrame) -> Iterator[Block]:
-    pandas = require("pandas", extra="bench")
+def _paired(model: str, metric: str, rows: pandas.DataFrame) -> Iterator[PairedScores]:
+    pandas = require("pandas")
     recipe_of, recipes = pandas.factorize(rows["recipe"].to_numpy(dtype=object), sort=True)
     image_of, images = pandas.factorize(rows["image"].to_numpy(dtype=object), sort=True)
     values = np.full((len(images), len(recipes)), np.nan)
@@ -181,42 +186,43 @@ def _blocks(model: str, metric: str, rows: pandas.DataFrame) -> Iterator[Block]:
     for chosen in (np.flatnonzero(compared), *np.flatnonzero(~compared)[:, None]):
         if not len(chosen):
             continue
-        kept = np.flatnonzero(scored[:, chosen].all(axis=1))
-        where = np.ix_(kept, chosen)
-        reduction, data = _data(metric, values[where], curves[where])
-        yield Block(
+        common = np.flatnonzero(scored[:, chosen].all(axis=1))
+        kept = np.ix_(common, chosen)
+        reduction, data = _data(metric, values[kept], curves[kept])
+        yield PairedScores(
             model,
             metric,
             reduction,
             recipes=tuple(str(name) for name in recipes[chosen]),
-            images=tuple(str(name) for name in images[kept]),
-            labels=tuple(labels[place] for place in kept),
-            values=values[where],
+            images=tuple(str(name) for name in images[common]),
+            labels=tuple(labels[image] for image in common),
+            values=values[kept],
             data=data,
-            tallies=tuple(
-                _tally(scored[:, each], flags[:, each], *(float(cost[each]) for cost in costs)) for each in chosen
+            counts=tuple(
+                _counts(scored[:, recipe], flags[:, recipe], *(float(cost[recipe]) for cost in costs))
+                for recipe in chosen
             ),
             unpaired=tuple(
-                Unpaired(model, metric, str(recipes[each]), str(images[place]), flags[place, each] or "no value")
-                for each in chosen
-                for place in np.flatnonzero(~scored[:, each])
+                Unpaired(model, metric, str(recipes[recipe]), str(images[image]), flags[image, recipe] or "no value")
+                for recipe in chosen
+                for image in np.flatnonzero(~scored[:, recipe])
             ),
             ranked=bool(compared[chosen[0]]),
         )
 
 
 def _labels(count: int, image_of: NDArray[np.intp], labels: Any) -> list[int | None]:
-    found: list[int | None] = [None] * count
+    by_image: list[int | None] = [None] * count
     known = labels.notna().to_numpy()
-    for place, label in zip(image_of[known].tolist(), labels[known].tolist(), strict=True):
-        found[place] = int(label)
-    return found
+    for image, label in zip(image_of[known].tolist(), labels[known].tolist(), strict=True):
+        by_image[image] = int(label)
+    return by_image
 
 
 def _data(metric: str, values: Numbers, curves: NDArray[Any]) -> tuple[Reduction, Numbers]:
     """Return how the metric is reduced and what from; the mean where it would need curves that were not kept."""
     reduction = reduction_of(metric)
-    if reduction.curved:
+    if reduction.needs_curves:
         lengths = {np.size(curve) if np.ndim(curve) else 0 for curve in curves.ravel()}
         if len(lengths) == 1 and 0 not in lengths:
             stacked = np.stack([np.asarray(curve, dtype=float) for curve in curves.ravel()])
@@ -224,8 +230,8 @@ def _data(metric: str, values: Numbers, curves: NDArray[Any]) -> tuple[Reduction
     return MEAN, values[..., None]
 
 
-def _tally(scored: NDArray[np.bool_], flags: NDArray[Any], *costs: float) -> Tally:
+def _counts(scored: NDArray[np.bool_], flags: NDArray[Any], *costs: float) -> RecipeCounts:
     failed = np.array([flag.startswith("failed") for flag in flags])
     missing = flags == "not scored"
     degenerate = ~scored & ~failed & ~missing
-    return Tally(int(failed.sum()), int(degenerate.sum()), int((scored & (flags != "")).sum()), *costs)
+    return RecipeCounts(int(failed.sum()), int(degenerate.sum()), int((scored & (flags != "")).sum()), *costs)

@@ -1,8 +1,8 @@
-"""Reductions: how the images of a set become one figure.
+"""Reductions: how the images of a set become one statistic.
 
 Most metrics are averaged. Some are published otherwise: `pixel_accuracy` and `mean_iou` are ratios of counts summed
 over the whole set, `sic` and `aic` areas under the median of the images' curves. Each reduction takes an image any
-number of times, so that the same few lines give the figure of the set, of a bootstrap resample and of a class.
+number of times, so that the same few lines give the statistic of the set, of a bootstrap resample and of a class.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
-POINTS = 51  # of a curve that the bootstrap looks at; the figure itself is read at all of them
+POINTS = 51  # of a curve that the bootstrap looks at; the statistic itself is read at all of them
 
 
 class Reduction(Protocol):
-    """From what is known of each image to one figure.
+    """From what is known of each image to one statistic.
 
     Attributes:
-        words: what it does, for people.
-        curved: whether it needs the curves of images, not just their values.
+        description: what it does, for people.
+        needs_curves: whether it needs the curves of images, not just their values.
     """
 
     @property
-    def words(self) -> str: ...
+    def description(self) -> str: ...
 
     @property
-    def curved(self) -> bool: ...
+    def needs_curves(self) -> bool: ...
 
-    def figure(self, data: Numbers) -> Numbers:
+    def statistic(self, data: Numbers) -> Numbers:
         """Reduce all images, (image, recipe, part) -> (recipe,)."""
         ...
 
@@ -41,26 +41,26 @@ class Reduction(Protocol):
         """Reduce again with each image taken `counts` times, (resample, image) -> (resample, recipe)."""
         ...
 
-    def left_out(self, data: Numbers) -> Numbers:
+    def jackknife(self, data: Numbers) -> Numbers:
         """Reduce again without each image in turn, (image, recipe)."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class OfSums:
-    """A figure that only needs sums over images: of values, or of counts.
+class RatioOfSums:
+    """A statistic that only needs sums over images: of values, or of counts.
 
     Attributes:
-        words: what it does, for people.
-        curved: whether it needs the curves of images, not just their values.
-        ratio: from sums, (..., part), and the number of images, (...), to figures, (...).
+        description: what it does, for people.
+        needs_curves: whether it needs the curves of images, not just their values.
+        ratio: from sums, (..., part), and the number of images, (...), to statistics, (...).
     """
 
-    words: str
-    curved: bool
+    description: str
+    needs_curves: bool
     ratio: Callable[[Numbers, Any], Numbers]
 
-    def figure(self, data: Numbers) -> Numbers:
+    def statistic(self, data: Numbers) -> Numbers:
         """Reduce all images."""
         return self.ratio(data.sum(axis=0), float(len(data)))
 
@@ -68,20 +68,20 @@ class OfSums:
         """Reduce again with each image taken `counts` times."""
         return self.ratio(_summed(counts, data), counts.sum(axis=1)[:, None])
 
-    def left_out(self, data: Numbers) -> Numbers:
+    def jackknife(self, data: Numbers) -> Numbers:
         """Reduce again without each image in turn."""
         return self.ratio(data.sum(axis=0) - data, float(len(data) - 1))
 
-    def swapped(self, data: Numbers, signs: Numbers, one: NDArray[Any], other: NDArray[Any]) -> Numbers:
-        """Return the differences of pairs of recipes after some images changed sides, (draw, pair).
+    def permuted(self, data: Numbers, signs: Numbers, first: NDArray[Any], second: NDArray[Any]) -> Numbers:
+        """Return the differences of pairs of recipes after they were exchanged on some images, (draw, pair).
 
-        Signs are 1 where an image stays and -1 where the two recipes swap it, (draw, image).
+        Signs are 1 where an image stays and -1 where the two recipes exchange it, (draw, image).
         """
         moved = _summed(signs, data)
-        if not self.curved:  # the difference of two means: no need to form both
-            return np.asarray((moved[:, one, 0] - moved[:, other, 0]) / len(data))
+        if not self.needs_curves:  # the difference of two means: no need to form both
+            return np.asarray((moved[:, first, 0] - moved[:, second, 0]) / len(data))
         total = data.sum(axis=0)
-        middle, half = (total[one] + total[other]) / 2, (moved[:, one] - moved[:, other]) / 2
+        middle, half = (total[first] + total[second]) / 2, (moved[:, first] - moved[:, second]) / 2
         return self.ratio(middle + half, float(len(data))) - self.ratio(middle - half, float(len(data)))
 
 
@@ -90,14 +90,14 @@ class AreaOfMedian:
     """The area under the median of the images' curves, 0 to 1 across.
 
     Attributes:
-        words: what it does, for people.
-        curved: whether it needs the curves of images; it does.
+        description: what it does, for people.
+        needs_curves: whether it needs the curves of images; it does.
     """
 
-    words: str = "area under the median curve"
-    curved: bool = True
+    description: str = "area under the median curve"
+    needs_curves: bool = True
 
-    def figure(self, data: Numbers) -> Numbers:
+    def statistic(self, data: Numbers) -> Numbers:
         """Reduce all images."""
         return _area(np.median(data, axis=0))
 
@@ -107,23 +107,23 @@ class AreaOfMedian:
         The curves are read at some of their points; what this misses of the area is added again.
         """
         few = _thinned(data)
-        missed = self.figure(data) - self.figure(few)
+        missed = self.statistic(data) - self.statistic(few)
         orders = np.argsort(few, axis=0, kind="stable")
         # Image by image, in whole numbers: adding up and comparing then run along memory.
         weights = np.ascontiguousarray(counts.T, dtype=np.int16 if counts.sum(axis=1).max() < 2**15 else np.int32)
         medians = np.empty((len(counts), *few.shape[1:]))
-        for place in np.ndindex(few.shape[1:]):
-            order = orders[(slice(None), *place)]
-            medians[(slice(None), *place)] = _medians(few[(order, *place)], weights[order])
+        for point in np.ndindex(few.shape[1:]):  # of the curve of a recipe
+            order = orders[(slice(None), *point)]
+            medians[(slice(None), *point)] = _medians(few[(order, *point)], weights[order])
         return _area(medians) + missed
 
-    def left_out(self, data: Numbers) -> Numbers:
+    def jackknife(self, data: Numbers) -> Numbers:
         """Reduce again without each image in turn."""
         few = _thinned(data)
-        missed = self.figure(data) - self.figure(few)
+        missed = self.statistic(data) - self.statistic(few)
         rising, rank = np.sort(few, axis=0), np.argsort(np.argsort(few, axis=0, kind="stable"), axis=0)
-        lower, upper = (len(data) - 2) // 2, (len(data) - 1) // 2  # places of the middle among the images that stay
-        at = [rising[place] + (rank <= place) * (rising[place + 1] - rising[place]) for place in (lower, upper)]
+        lower, upper = (len(data) - 2) // 2, (len(data) - 1) // 2  # the middle among the images that stay
+        at = [rising[middle] + (rank <= middle) * (rising[middle + 1] - rising[middle]) for middle in (lower, upper)]
         return _area((at[0] + at[1]) / 2) + missed
 
 
@@ -144,11 +144,11 @@ def _iou(sums: Numbers, count: Any) -> Numbers:
     return np.where(either.any(axis=-1), ratios.mean(axis=-1), np.nan)
 
 
-MEAN = OfSums("mean over images", False, _mean)
+MEAN = RatioOfSums("mean over images", False, _mean)
 REDUCTIONS: Mapping[str, Reduction] = MappingProxyType(
     {
-        "pixel_accuracy": OfSums("right pixels of all images by labelled pixels of all images", True, _accuracy),
-        "mean_iou": OfSums("intersections by unions, each summed over all images", True, _iou),
+        "pixel_accuracy": RatioOfSums("right pixels of all images by labelled pixels of all images", True, _accuracy),
+        "mean_iou": RatioOfSums("intersections by unions, each summed over all images", True, _iou),
         "sic": AreaOfMedian(),
         "aic": AreaOfMedian(),
     }
@@ -158,9 +158,9 @@ REDUCTIONS: Mapping[str, Reduction] = MappingProxyType(
 def reduction_of(metric: str) -> Reduction:
     """Return how a metric, given as a recipe, is reduced.
 
-    >>> reduction_of("insertion(step=448)").words
+    >>> reduction_of("insertion(step=448)").description
     'mean over images'
-    >>> reduction_of("sic").words
+    >>> reduction_of("sic").description
     'area under the median curve'
     """
     return REDUCTIONS.get(metric.partition("(")[0], MEAN)

@@ -23,33 +23,34 @@ def letters(different: Flags) -> list[str]:
     ['a', 'ab', 'b']
     """
     groups: list[frozenset[int]] = [frozenset(range(len(different)))]
-    for one, other in np.argwhere(np.triu(different, k=1)).tolist():
-        split = [group - {gone} for group in groups if {one, other} <= group for gone in (one, other)]
-        groups = _absorbed([group for group in groups if not {one, other} <= group] + split)
-    kept = sorted(_swept(groups), key=sorted)
+    for first, second in np.argwhere(np.triu(different, k=1)).tolist():
+        split = [group - {gone} for group in groups if {first, second} <= group for gone in (first, second)]
+        groups = _without_subsets([group for group in groups if not {first, second} <= group] + split)
+    kept = sorted(_without_redundant(groups), key=sorted)
     return [
-        "".join(_letter(place) for place, group in enumerate(kept) if each in group) for each in range(len(different))
+        "".join(_letter(index) for index, group in enumerate(kept) if recipe in group)
+        for recipe in range(len(different))
     ]
 
 
-def _absorbed(groups: list[frozenset[int]]) -> list[frozenset[int]]:
+def _without_subsets(groups: list[frozenset[int]]) -> list[frozenset[int]]:
     distinct = list(dict.fromkeys(groups))
     return [group for group in distinct if not any(group < other for other in distinct)]
 
 
-def _swept(groups: list[frozenset[int]]) -> list[frozenset[int]]:
+def _without_redundant(groups: list[frozenset[int]]) -> list[frozenset[int]]:
     """Leave out groups whose every pair, and every member, stands in another one too."""
     kept = sorted(groups, key=lambda group: (len(group), sorted(group)))
     for group in list(kept):
         others = [other for other in kept if other != group]
-        if all(any({one, two} <= other for other in others) for one in group for two in group):
+        if all(any({first, second} <= other for other in others) for first in group for second in group):
             kept = others
     return kept
 
 
-def _letter(place: int) -> str:
+def _letter(index: int) -> str:
     """Return a to z, A to Z, then numbers in brackets."""
-    return ascii_letters[place] if place < len(ascii_letters) else f"({place + 1})"
+    return ascii_letters[index] if index < len(ascii_letters) else f"({index + 1})"
 
 
 def rank_intervals(ahead: Flags) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -20,6 +20,8 @@
 ``curve``           what the value was computed from, where the metric has a curve
 ``dataset``         its name
 ``versions``        of the libraries that took part, as JSON
+``recipe_source``   digest of the source behind the recipe; empty in rows of a version that did not record it
+``metric_source``   digest of the source behind the metric, likewise
 ==================  ============================================================================================
 """
 
@@ -36,7 +38,17 @@ from typing import Any
 from sightline.bench.unit import Unit
 from sightline.extras import require
 
-__all__ = ["COLUMNS", "FAILED", "Result", "decode", "encode", "failed_rows", "row", "schema"]
+__all__ = [
+    "COLUMNS",
+    "FAILED",
+    "UnitResult",
+    "complete_columns",
+    "decode",
+    "encode",
+    "failed_rows",
+    "make_row",
+    "schema",
+]
 
 FAILED = "failed: "
 DIGEST = b"sightline.digest"
@@ -60,12 +72,15 @@ COLUMNS = {
     "curve": "list",
     "dataset": "string",
     "versions": "string",
+    "recipe_source": "string",
+    "metric_source": "string",
 }
+SOURCES = ("recipe_source", "metric_source")  # columns that earlier versions did not write
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What came of a unit.
+class UnitResult:
+    """A computed unit.
 
     Attributes:
         key: of the unit.
@@ -80,13 +95,14 @@ class Result:
 
 def schema() -> Any:
     """Return the columns as a pyarrow schema."""
-    arrow = require("pyarrow", extra="bench")
+    arrow = require("pyarrow")
     types = {"list": arrow.list_(arrow.float64())}
-    return arrow.schema([(name, types.get(kind) or getattr(arrow, kind)()) for name, kind in COLUMNS.items()])
+    return arrow.schema([(name, types.get(word) or getattr(arrow, word)()) for name, word in COLUMNS.items()])
 
 
-def row(unit: Unit, key: str, metric: str, image: str, versions: str, **found: Any) -> dict[str, Any]:
-    """Return one row; `found` are the columns that differ from those of a failed image."""
+def make_row(unit: Unit, key: str, metric: str, image: str, versions: str, **columns: Any) -> dict[str, Any]:
+    """Return one row; `columns` are those that differ from those of a failed image."""
+    recipe_source, metric_source = unit.source_of(metric)
     return {
         "run": unit.run,
         "unit": key,
@@ -107,7 +123,9 @@ def row(unit: Unit, key: str, metric: str, image: str, versions: str, **found: A
         "curve": None,
         "dataset": unit.dataset,
         "versions": versions,
-    } | found
+        "recipe_source": recipe_source,
+        "metric_source": metric_source,
+    } | columns
 
 
 def failed_rows(
@@ -116,15 +134,25 @@ def failed_rows(
     """Return the rows of images that could not be scored, by id with the reason."""
     key, known = unit.key, labels or {}
     return [
-        row(unit, key, metric, image, versions, label=known.get(image), flag=FAILED + reason)
+        make_row(unit, key, metric, image, versions, label=known.get(image), flag=FAILED + reason)
         for image, reason in reasons.items()
         for metric in unit.metrics
     ]
 
 
+def complete_columns(table: Any) -> Any:
+    """Return a pyarrow table with all columns in order; the source is empty where an earlier version wrote the rows."""
+    arrow = require("pyarrow")
+    for name in SOURCES:
+        if name not in table.column_names:
+            table = table.append_column(name, arrow.nulls(len(table), arrow.string()))
+        table = table.set_column(table.column_names.index(name), name, table[name].fill_null(""))
+    return table.select(list(COLUMNS)).cast(schema())
+
+
 def encode(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Write rows as Parquet, with a digest of what they say."""
-    arrow, parquet = require("pyarrow", extra="bench"), require("pyarrow.parquet", extra="bench")
+    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
     table = arrow.Table.from_pylist(list(rows), schema=schema())
     table = table.replace_schema_metadata({DIGEST: _digest(table)})
     buffer = io.BytesIO()
@@ -138,7 +166,7 @@ def decode(data: bytes) -> Any:
     Raises:
         ValueError: it does not say what was written; or one of pyarrow's errors, or OSError, where it is damaged.
     """
-    parquet = require("pyarrow.parquet", extra="bench")
+    parquet = require("pyarrow.parquet")
     table = parquet.read_table(io.BytesIO(data))
     if (table.schema.metadata or {}).get(DIGEST) != _digest(table):
         raise ValueError("the rows are not those that were written")

@@ -1,4 +1,4 @@
-"""Status: what a store holds of its run. It changes nothing, and loads no model."""
+"""Status: how much of a run its store holds. Reading it changes nothing, and loads no model."""
 
 from __future__ import annotations
 
@@ -6,62 +6,62 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sightline.bench.running_means import Failure, Standings
+from sightline.bench.running_means import Failure, RunningMeans
 from sightline.bench.store.store import Store
 from sightline.bench.unit import Manifest, Unit
 
-__all__ = ["Progress", "Status", "Survey", "status_of", "survey"]
+__all__ = ["Progress", "Status", "UnitStates", "is_complete", "read_states", "status_of"]
 
 
 @dataclass(frozen=True)
-class Survey:
-    """The units of a run, by what is to be done with them.
+class UnitStates:
+    """The units of a run, by what the store holds of them.
 
     Attributes:
-        sound: keys of those that are there, every image scored.
+        scored: keys of those that are there, every image scored.
         failed: keys of those that are there with images that could not be scored.
         damaged: keys of those whose file cannot be read.
         missing: keys of those that are not there.
-        standings: what the first two say.
+        means: what the first two say.
     """
 
-    sound: set[str]
+    scored: set[str]
     failed: set[str]
     damaged: set[str]
     missing: set[str]
-    standings: Standings
+    means: RunningMeans
 
 
-def survey(store: Store, units: list[Unit]) -> Survey:
-    """Read whatever there is of a run."""
-    found = Survey(set(), set(), set(), set(), Standings())
-    there = store.keys()
+def read_states(store: Store, units: list[Unit]) -> UnitStates:
+    """Read whatever the store holds of a run."""
+    states = UnitStates(set(), set(), set(), set(), RunningMeans())
+    stored = store.keys()
     for unit in units:
         key = unit.key
-        if key not in there:
-            found.missing.add(key)
+        if key not in stored:
+            states.missing.add(key)
             continue
         try:
             table = store.read(key)
         except FileNotFoundError:
-            found.missing.add(key)
+            states.missing.add(key)
             continue
-        if table is None or not is_whole(unit, table):
-            found.damaged.add(key)
-        elif found.standings.add(table):
-            found.sound.add(key)
+        if table is None or not is_complete(unit, table):
+            states.damaged.add(key)
+        elif states.means.add(table):
+            states.scored.add(key)
         else:
-            found.failed.add(key)
-    return found
+            states.failed.add(key)
+    return states
 
 
-def is_whole(unit: Unit, table: Any) -> bool:
+def is_complete(unit: Unit, table: Any) -> bool:
     """Tell whether a table holds one row for each image and metric of a unit."""
     wanted = {(image, metric) for image in unit.images for metric in unit.metrics}
     if not {"image", "metric", "unit", "flag", "value"} <= set(table.column_names) or len(table) != len(wanted):
         return False
-    there = set(zip(table["image"].to_pylist(), table["metric"].to_pylist(), strict=True))
-    return there == wanted and set(table["unit"].to_pylist()) == {unit.key}
+    stored = set(zip(table["image"].to_pylist(), table["metric"].to_pylist(), strict=True))
+    return stored == wanted and set(table["unit"].to_pylist()) == {unit.key}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,17 @@ class Progress:
 
 @dataclass(frozen=True)
 class Status:
-    """What a store holds of its run."""
+    """What a store holds of its run.
+
+    Attributes:
+        manifest: of the run.
+        total: units of the plan.
+        done: those that are stored.
+        failed: those of them with images that could not be scored.
+        damaged: paths of files that cannot be read.
+        progress: by model and recipe.
+        failures: images that could not be scored.
+    """
 
     manifest: Manifest
     total: int
@@ -92,7 +102,7 @@ class Status:
         """Whether every image was scored."""
         return self.done == self.total and not self.failures
 
-    def json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         return {
             "run": self.manifest.name,
@@ -106,9 +116,10 @@ class Status:
                 "damaged": len(self.damaged),
             },
             "complete": self.complete,
+            "packages": [asdict(package) for package in self.manifest.packages],
             "damaged": list(self.damaged),
-            "progress": [asdict(one) for one in self.progress],
-            "failures": [asdict(one) for one in self.failures],
+            "progress": [asdict(progress) for progress in self.progress],
+            "failures": [asdict(failure) for failure in self.failures],
             "skipped": [{"image": image, "reason": reason} for image, reason in self.manifest.skipped],
             "left_out": [
                 {"model": model.model, "recipe": recipe, "reason": reason}
@@ -119,22 +130,22 @@ class Status:
 
 
 def status_of(url: str) -> Status:
-    """Look at a store."""
+    """Return what a store holds of its run."""
     store = Store(url)
     manifest = store.manifest()
     units = list(manifest.units())
-    found = survey(store, units)
+    states = read_states(store, units)
     total: Counter[tuple[str, str]] = Counter((unit.model, unit.recipe) for unit in units)
-    there = found.sound | found.failed
-    done = Counter((unit.model, unit.recipe) for unit in units if unit.key in there)
-    failures = tuple(found.standings.failures.values())
-    failed = Counter((one.model, one.recipe) for one in failures)
+    stored = states.scored | states.failed
+    done = Counter((unit.model, unit.recipe) for unit in units if unit.key in stored)
+    failures = tuple(states.means.failures.values())
+    failed = Counter((failure.model, failure.recipe) for failure in failures)
     return Status(
         manifest,
         total=len(units),
-        done=len(there),
-        failed=len(found.failed),
-        damaged=tuple(sorted(store.unit_path(key) for key in found.damaged)),
+        done=len(stored),
+        failed=len(states.failed),
+        damaged=tuple(sorted(store.unit_path(key) for key in states.damaged)),
         progress=tuple(Progress(*key, done[key], count, failed[key]) for key, count in total.items()),
         failures=failures,
     )

@@ -80,7 +80,7 @@ class Hub(Source):
 @lru_cache(maxsize=4)
 def _load(root: Path | None, repo: str | None, split: str, pictures: tuple[str, ...]) -> Any:
     """Load a table; its images stay bytes, so that they are decoded with our limits."""
-    datasets = require("datasets", extra="data")
+    datasets = require("datasets")
     where = str(root) if root is not None else str(repo)
     try:
         if root is not None and any((root / name).is_file() for name in ("state.json", "dataset_dict.json")):

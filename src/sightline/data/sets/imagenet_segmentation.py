@@ -69,7 +69,7 @@ class ImageNetSegmentation(Source):
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open an HDF5 file; whatever is wrong with it becomes one sentence."""
-    h5py = require("h5py", extra="data")
+    h5py = require("h5py")
     try:
         with h5py.File(path, "r") as file:
             yield file

@@ -117,8 +117,8 @@ def _ablation_cost(model: Adapter, site: str) -> Passes:
         return Passes(1 + channels)
     share = model.share(site)
     batches = [min(model.batch, channels - first) for first in range(0, channels, model.batch)]
-    clean = 1.0 if site in model.sites else 1.0 + model.leads(site, 1) * share
-    return Passes(clean + sum(model.leads(site, size) * share + size * (1 - share) for size in batches))
+    clean = 1.0 if site in model.sites else 1.0 + model.blank_images(site, 1) * share
+    return Passes(clean + sum(model.blank_images(site, size) * share + size * (1 - share) for size in batches))
 
 
 def _entrance(model: VisionTransformer, site: str) -> tuple[str, int]:
@@ -209,7 +209,7 @@ class ScoreCam(Cam):
 def _score_cost(model: Adapter, site: str) -> Passes:
     clean = 1.0
     if isinstance(model, Convolutional) and site not in model.sites:
-        clean += model.leads(site, 1) * model.share(site)
+        clean += model.blank_images(site, 1) * model.share(site)
     return Passes(clean + channels_at(model, site))
 
 

@@ -12,7 +12,7 @@ from sightline.methods.cam.base import LayeredCam, weighted
 from sightline.methods.cam.fusion import Fusion, Layers
 from sightline.methods.gradient.deep_lift import check_sum
 from sightline.models.adapter import Adapter
-from sightline.models.backward.deeplift import Multiplied, Noted
+from sightline.models.backward.deeplift import DeepLiftBackward, RecordCalls
 from sightline.models.batch import in_batches
 from sightline.models.cnn.adapter import Convolutional
 from sightline.registry import METHODS
@@ -68,19 +68,19 @@ def _maps(model: Convolutional, images: Tensor, targets: Sequence[Target], site:
 
 def _cost(model: Convolutional, count: int, site: str) -> Passes:
     share = model.share(site)
-    return Passes(share + model.leads(site, 2) * share + 2 * (1 - share), count * (1 - share))
+    return Passes(share + model.blank_images(site, 2) * share + 2 * (1 - share), count * (1 - share))
 
 
 def _contributions(model: Convolutional, site: str, activation: Tensor, targets: Sequence[Target]) -> list[Tensor]:
     """Return what each value of an activation, (batch, channel, height, width), contributes to each target."""
-    noted = Noted()
+    recorded = RecordCalls()
     with torch.inference_mode(False), torch.enable_grad():
         baseline = torch.zeros_like(activation).requires_grad_()
-        with noted:
+        with recorded:
             logits = model.tail(baseline, site)
             baseline_scores = [target(logits).detach() for target in targets]
         own = activation.detach().clone().requires_grad_()
-        with Multiplied(noted.notes):
+        with DeepLiftBackward(recorded.calls):
             logits = model.tail(own, site)
             scores = [target(logits) for target in targets]
     contributions = [gradients[site] * activation for gradients in model.gradients_each(scores, {site: own})]

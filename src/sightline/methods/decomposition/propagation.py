@@ -89,7 +89,7 @@ def linear_blocks(parts: Parts, slope: Slope) -> list[LinearBlock]:
     heads = parts.values.shape[1]
     (value, value_bias), (projection, bias) = parts.value_map, parts.projection
     bias = bias + torch.einsum("ohd,hd->o", projection, value_bias.unflatten(0, (heads, -1)))
-    first, activation, second = parts.feed
+    first, activation, second = parts.mlp_layers
     like = parts.tokens
     hidden = F.linear(parts.seen["norm2"], first.weight.to(like), None if first.bias is None else first.bias.to(like))
     slopes, rests = _linear_activation(parts, activation, hidden, slope)

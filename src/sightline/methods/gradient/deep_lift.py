@@ -14,7 +14,7 @@ from sightline.errors import UnsupportedModel
 from sightline.methods.gradient.gradient import At, on_grid, tokens_or_pixels
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
-from sightline.models.backward.deeplift import Multiplied, Noted
+from sightline.models.backward.deeplift import DeepLiftBackward, RecordCalls
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.fill import make_fill
 from sightline.registry import METHODS
@@ -75,11 +75,11 @@ def contributions(
     model: Adapter, images: Tensor, baseline: Tensor, targets: Sequence[Target], at: str = "pixels"
 ) -> list[dict[str, Tensor]]:
     """Return what every value at the image, or at each block's input, contributes to each target."""
-    noted = Noted()
-    baseline_scores, baseline_values = _run(model, baseline, targets, at, noted)
+    recorded = RecordCalls()
+    baseline_scores, baseline_values = _run(model, baseline, targets, at, recorded)
     baseline_values = {name: value.detach() for name, value in baseline_values.items()}
     baseline_scores = [score.detach() for score in baseline_scores]  # the graph of this pass is no longer needed
-    scores, values = _run(model, images, targets, at, Multiplied(noted.notes))
+    scores, values = _run(model, images, targets, at, DeepLiftBackward(recorded.calls))
     of_targets = [
         {name: multiplier * (values[name].detach() - baseline_values[name]) for name, multiplier in multipliers.items()}
         for multipliers in model.gradients_each(scores, values)

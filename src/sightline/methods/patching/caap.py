@@ -16,7 +16,6 @@ from sightline.methods.patching.cnn import CELLS, patched_logits_of_cnn, share_o
 from sightline.methods.patching.neighbourhood import Shape, check_neighbourhood
 from sightline.methods.patching.record import Patching
 from sightline.methods.patching.tokens import patched_logits
-from sightline.methods.sampling.coalitions import usual_size
 from sightline.methods.scored import Score, score_blank, score_cells, scored
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
@@ -58,7 +57,7 @@ def attributions(
 
 def usual_grid(model: VisionTransformer) -> TokenGrid:
     """Return the grid by which costs are declared."""
-    return model.grid_for(usual_size(model))
+    return model.grid_for(model.default_size)
 
 
 def last_layer(last: int | None, start: int, depth: int, name: str) -> int:

@@ -46,4 +46,4 @@ def share_of_cnn(model: Convolutional, patching: Patching) -> float:
     site = model.units[patching.last - 1]
     cells, share = CELLS[0] * CELLS[1], model.share(site)
     batches = [min(model.batch, cells - first) for first in range(0, cells, model.batch)]
-    return share + sum(model.leads(site, size) * share + size * (1 - share) for size in batches)
+    return share + sum(model.blank_images(site, size) * share + size * (1 - share) for size in batches)

@@ -12,7 +12,6 @@ from torch import Tensor
 from sightline.methods.blank import BlankName, blank_image
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.patching.neighbourhood import Shape, check_neighbourhood, neighbourhoods
-from sightline.methods.sampling.coalitions import usual_size
 from sightline.methods.scored import Score, score_cells, scored
 from sightline.models.adapter import Adapter
 from sightline.models.batch import in_batches
@@ -114,7 +113,7 @@ class SimpleInsertion(PatchPerturbation):
         return mixed_logits(model, images, blank, masks), None
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return Passes(patch_grid(model, usual_size(model)).cells)
+        return Passes(patch_grid(model, model.default_size).cells)
 
 
 @METHODS.register(
@@ -146,4 +145,4 @@ class SimpleDeletion(PatchPerturbation):
         return mixed_logits(model, blank, images, masks), model.predict(images)
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return Passes(patch_grid(model, usual_size(model)).cells + 1)
+        return Passes(patch_grid(model, model.default_size).cells + 1)

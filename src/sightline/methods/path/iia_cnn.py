@@ -73,7 +73,7 @@ class MapIntegral:
 
     def _batch(self, layer: PathLayer) -> int:
         """Return how many points run at once; those of one path where every batch costs extra, to count that."""
-        lead = layer.site != IMAGE and convolutional(self.model).leads(layer.site, 1)
+        lead = layer.site != IMAGE and convolutional(self.model).blank_images(layer.site, 1)
         return layer.count if lead else self.model.batch
 
 
@@ -91,7 +91,7 @@ def forward_cost(model: Adapter, first: str, last: str | None, count: int) -> fl
     """Return the forward passes of `count` activations from one layer to another; None is the output."""
     before = 0.0 if first == IMAGE else convolutional(model).share(first)
     after = 1.0 if last is None else convolutional(model).share(last)
-    leads = 0 if first == IMAGE else convolutional(model).leads(first, count)
+    leads = 0 if first == IMAGE else convolutional(model).blank_images(first, count)
     return leads * before + count * (after - before)
 
 

@@ -96,7 +96,7 @@ def _head_alone(model: VisionTransformer, entering: Tensor, head: str) -> tuple[
 
 def _weights(model: VisionTransformer, block: Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the weights of a block's linear layers; refuse a block that is not a plain one."""
-    joint, feed = block.queries_keys_values, block.feed
+    joint, feed = block.queries_keys_values, block.mlp_layers
     if joint is not None and block.projection is not None and feed is not None:
         projection, first, second = (m.get_parameter("weight") for m in (block.projection, feed[0], feed[2]))
         if first.shape[0] == second.shape[1]:  # a gated MLP has more hidden channels than its second layer takes
@@ -108,7 +108,7 @@ def _weights(model: VisionTransformer, block: Block) -> tuple[Tensor, Tensor, Te
 
 
 def _second_linear(model: VisionTransformer, index: int) -> nn.Module:
-    feed = model.blocks[index].feed
+    feed = model.blocks[index].mlp_layers
     assert feed is not None  # checked by _weights
     return feed[2]
 

@@ -76,7 +76,7 @@ class AttentionManipulation(MultiTarget):
         batches = in_batches(lambda rows: _tokens_and_logits(model, images[rows]), len(images), model.batch)
         tokens, clean = (torch.cat(part) for part in zip(*batches, strict=True))
         factors = suppression(tokens, model.prefix, self.factor, self.kappa)
-        unchanged = model.heads_of_pool if self.variant == "patches" else ()
+        unchanged = model.pooled_tokens if self.variant == "patches" else ()
         suppressed = suppressed_scores(model, tokens, factors, score_targets, unchanged)
         scores = torch.stack([read_scores(model, target, clean) for target in score_targets])
         grid = model.grid_of(images)

@@ -176,9 +176,3 @@ def check_numpy_seed(seed: int, variant: str) -> None:
     """Refuse a seed that NumPy's legacy generator, which released code draws from, does not take."""
     if not 0 <= seed < 2**32:
         raise RecipeError(f"got seed={seed} with variant={variant!r}; NumPy's seeds are 0 to {2**32 - 1}")
-
-
-def usual_size(model: Adapter) -> Size:
-    """Return the image size by which costs are declared: the model's own, or 224×224 where it takes any size."""
-    size: Size = model.input_size or getattr(model, "usual_size", None) or (224, 224)
-    return size

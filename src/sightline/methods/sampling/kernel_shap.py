@@ -18,7 +18,6 @@ from sightline.methods.sampling.coalitions import (
     check_fill,
     coalition_scores,
     fill_images,
-    usual_size,
 )
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
@@ -102,7 +101,7 @@ class KernelShap(SegmentMethod):
         return [fit_shapley(*game).to(game[2]) for game in games]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        segments = about(self.segments, usual_size(model))
+        segments = about(self.segments, model.default_size)
         if self.variant == "orders":
             return Passes(2 + self._orders(segments) * (segments - 1))
         return Passes(2 + min(self._budget(segments), 2**segments - 2))

@@ -18,7 +18,6 @@ from sightline.methods.sampling.coalitions import (
     coalition_scores,
     fill_images,
     masked_scores,
-    usual_size,
 )
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
@@ -121,7 +120,7 @@ class Occlusion(SegmentMethod):
         return [own[:, :1] - own[:, 1:] for own in scores]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        size = usual_size(model)
+        size = model.default_size
         if self.segments is not None:
             return Passes(1 + about(self.segments, size))
         return Passes(

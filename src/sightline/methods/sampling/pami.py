@@ -18,7 +18,6 @@ from sightline.methods.sampling.coalitions import (
     coalition_scores,
     fill_images,
     segment_attributions,
-    usual_size,
 )
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
@@ -105,7 +104,7 @@ class PartitionAndAggregate(MultiTarget):
         return self.on(model, images, targets, self.segments or authors_cuts((images.shape[-2], images.shape[-1])))
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        size = usual_size(model)
+        size = model.default_size
         return Passes(self.samples * sum(most_segments(cut, size) for cut in self.segments or authors_cuts(size)))
 
     def on(
@@ -161,7 +160,7 @@ class Watershed:
         self.markers = markers
 
     def __call__(self, raw: Tensor) -> Tensor:
-        skimage: Any = require("skimage", extra="photo")
+        skimage: Any = require("skimage")
         grey = skimage.color.rgb2gray(raw.double().clamp(0, 1).movedim(0, -1).cpu().numpy())
         labels = skimage.segmentation.watershed(skimage.filters.sobel(grey), markers=self.markers, compactness=1e-4)
         return torch.from_numpy(labels).long()

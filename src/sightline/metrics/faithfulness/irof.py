@@ -107,7 +107,7 @@ class Irof(PerturbationOptions):
 
 def superpixels(raw: Tensor, count: int) -> Segments:
     """Cut an image, pixel values in 0..1 of shape (3, height, width), into about `count` SLIC superpixels."""
-    slic: Any = require("skimage.segmentation", extra="photo").slic
+    slic: Any = require("skimage.segmentation").slic
     rgb = raw.movedim(0, -1).detach().cpu().double().numpy()
     labels = torch.from_numpy(slic(rgb, n_segments=count, start_label=0)).long()
     return Segments(labels.unique(return_inverse=True)[1].to(raw.device))  # without gaps in the numbering

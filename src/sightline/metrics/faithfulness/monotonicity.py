@@ -25,7 +25,7 @@ from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.metrics.similarity import spearman
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer
-from sightline.perturb.curve import STEP, USUAL_SIZE, Direction
+from sightline.perturb.curve import STEP, Direction
 from sightline.perturb.order import Importance, Tie, importance_order, ranks
 from sightline.perturb.segments import Segments, grid_segments
 from sightline.registry import METRICS
@@ -151,7 +151,7 @@ class Monotonicity(PerturbationOptions):
     def cost(self, model: Adapter, /) -> Passes:
         if self.unit == "pixel":
             return Passes(forward=self.pixel_curve.forwards(model))
-        points = self._segments(model, model.input_size or USUAL_SIZE).count + 1
+        points = self._segments(model, model.default_size).count + 1
         return Passes(forward=points + further_blurs(self.fill, self.window))
 
 

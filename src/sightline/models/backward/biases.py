@@ -1,7 +1,7 @@
-r"""See every bias that is added while a model runs, so that a gradient can be taken there.
+r"""Record every bias that is added while a model runs, so that a gradient can be taken there.
 
-A bias is seen where it acts: at the output of the call that adds it, whichever module or function makes the call, so a
-module used twice has two terms. The bias of a batch norm is what it adds in all:
+A bias is recorded where it acts: at the output of the call that adds it, whichever module or function makes the call,
+so a module used twice has two terms. The bias of a batch norm is what it adds in all:
 :math:`\beta - \gamma\mu / \sqrt{\sigma^2 + \epsilon}`.
 """
 
@@ -33,14 +33,14 @@ _CHANNELS_LAST = (F.linear, F.layer_norm)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class BiasTerm:
-    """One bias in action.
+    """One bias as it was added in a forward pass.
 
     Attributes:
         output: what the call returned, bias included; part of the graph.
         bias: shaped so that it can be multiplied with the output.
         function: the call that added it.
         owner: the weight that was used, or the running mean of a batch norm; None if there was neither.
-        time: what the clock said when it was added.
+        time: what `clock` returned when it was added, for instance the index of the block.
         batch_first: whether tokens come as (batch, token, channel), or as (token, batch, channel).
     """
 
@@ -65,15 +65,15 @@ class BiasTerm:
 @contextmanager
 def watch_biases(clock: Callable[[], int] = lambda: 0) -> Iterator[list[BiasTerm]]:
     """Record the biases of everything that runs inside; `clock` says how far the model has come."""
-    found: list[BiasTerm] = []
-    with _Watch(found, clock):
-        yield found
+    terms: list[BiasTerm] = []
+    with _Recorder(terms, clock):
+        yield terms
 
 
-class _Watch(TorchFunctionMode):
-    def __init__(self, found: list[BiasTerm], clock: Callable[[], int]) -> None:
+class _Recorder(TorchFunctionMode):
+    def __init__(self, terms: list[BiasTerm], clock: Callable[[], int]) -> None:
         super().__init__()
-        self.found = found
+        self.terms = terms
         self.clock = clock
         self.batch_first = True
 
@@ -94,11 +94,11 @@ class _Watch(TorchFunctionMode):
             output = output.detach().requires_grad_()
         shaped = bias if func in _CHANNELS_LAST else bias.reshape(-1, *[1] * (output.ndim - 2))
         owner = given.get("running_mean") if func is F.batch_norm else given.get("weight")
-        self.found.append(BiasTerm(output, shaped, func, owner, self.clock(), self.batch_first))
-        return output.clone()  # what comes next may write in place
+        self.terms.append(BiasTerm(output, shaped, func, owner, self.clock(), self.batch_first))
+        return output.clone()  # the next call may write in place
 
     def _inside(self, args: tuple[Any, ...], kwargs: Any) -> Any:
-        self.batch_first = False  # nn.MultiheadAttention turns its tokens round before it calls this
+        self.batch_first = False  # nn.MultiheadAttention puts its tokens first before it calls this
         try:
             with self:
                 return multi_head(fused, args, kwargs)

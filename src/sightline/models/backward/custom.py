@@ -1,4 +1,4 @@
-"""Calls whose way back is of our own making: a network's values, with relevance instead of gradients behind them."""
+"""Calls with a custom backward: the network's own values forward, a rule of an attribution method backward."""
 
 from __future__ import annotations
 
@@ -8,44 +8,50 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Back = Callable[..., tuple[Tensor, ...]]
+Backward = Callable[..., tuple[Tensor, ...]]
 
 
-def ruled(
-    make: Callable[[], Tensor], back: Back, *inputs: Tensor, keep: tuple[Tensor, ...] = (), replace: bool = False
+def custom_backward(
+    compute: Callable[[], Tensor],
+    backward: Backward,
+    *inputs: Tensor,
+    saved: tuple[Tensor, ...] = (),
+    in_place: bool = False,
 ) -> Tensor:
-    """Compute a call, and let `back` hand what comes back at its output on to the inputs.
+    """Compute a call, and propagate what arrives at its output to its inputs by `backward`.
 
     Args:
-        make: computes the value, on tensors that nobody else sees.
-        back: is given what came back, and what was kept; returns what goes to each input.
-        inputs: whom to hand on to.
-        keep: tensors to keep until then; autograd complains if somebody writes into one meanwhile.
-        replace: write the value into the first input, as an in-place call does.
+        compute: returns the value, from tensors that nothing else uses.
+        backward: is given the gradient of the output and the saved tensors; returns the gradient of each input.
+        inputs: the tensors that get a gradient.
+        saved: tensors kept for the backward pass; autograd raises if one is overwritten meanwhile.
+        in_place: write the value into the first input, as an in-place call does.
     """
-    output: Tensor = _Ruled.apply(make, back, keep, replace, *inputs)  # type: ignore[no-untyped-call]
+    output: Tensor = _CustomBackward.apply(compute, backward, saved, in_place, *inputs)  # type: ignore[no-untyped-call]
     return output
 
 
-class _Ruled(torch.autograd.Function):
+class _CustomBackward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, make: Any, back: Any, keep: tuple[Tensor, ...], replace: bool, *inputs: Tensor) -> Tensor:
-        ctx.back = back
-        ctx.save_for_backward(*keep)
-        value: Tensor = make()
-        if not replace:
+    def forward(
+        ctx: Any, compute: Any, backward: Any, saved: tuple[Tensor, ...], in_place: bool, *inputs: Tensor
+    ) -> Tensor:
+        ctx.custom = backward
+        ctx.save_for_backward(*saved)
+        value: Tensor = compute()
+        if not in_place:
             return value
         ctx.mark_dirty(inputs[0])
         return inputs[0].copy_(value)
 
     @staticmethod
-    def backward(ctx: Any, *came: Tensor) -> tuple[Any, ...]:
-        return None, None, None, None, *ctx.back(*came, *ctx.saved_tensors)
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        return None, None, None, None, *ctx.custom(*gradients, *ctx.saved_tensors)
 
 
-def pass_on(came: Tensor) -> tuple[Tensor]:
-    """Hand on what came."""
-    return (came,)
+def unchanged(gradient: Tensor) -> tuple[Tensor]:
+    """Propagate a gradient as it is: the backward of the identity."""
+    return (gradient,)
 
 
 def run(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -54,18 +60,18 @@ def run(func: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _copy(x: Any) -> Any:
-    return x.detach().clone() if traced(x) else x
+    return x.detach().clone() if depends_on_image(x) else x
 
 
-def traced(x: Any) -> bool:
-    """Tell whether a value depends on the image."""
+def depends_on_image(x: Any) -> bool:
+    """Tell whether a value was computed from the image, and is not a parameter or a constant."""
     return isinstance(x, Tensor) and x.requires_grad and not isinstance(x, nn.Parameter)
 
 
-def constant(x: Any) -> Any:
+def detached(x: Any) -> Any:
     """Cut a tensor, or a list of them, off the graph; leave anything else as it is."""
     if type(x) in (list, tuple):
-        return type(x)(map(constant, x))
+        return type(x)(map(detached, x))
     return x.detach() if isinstance(x, Tensor) and x.requires_grad else x
 
 
@@ -74,8 +80,8 @@ def tensors(x: Any) -> Iterator[Tensor]:
     if isinstance(x, Tensor):
         yield x
     elif isinstance(x, list | tuple):
-        for part in x:
-            yield from tensors(part)
+        for item in x:
+            yield from tensors(item)
     elif isinstance(x, dict):
         yield from tensors(tuple(x.values()))
 
@@ -85,8 +91,8 @@ def named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any])
     return dict(zip(names, args, strict=False)) | kwargs
 
 
-def split(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
-    """Part the arguments of a call into its input and the rest."""
+def split_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, tuple[Any, ...], dict[str, Any]]:
+    """Split the arguments of a call into its input and the rest."""
     if args:
         return args[0], args[1:], kwargs
     return kwargs["input"], (), {key: value for key, value in kwargs.items() if key != "input"}

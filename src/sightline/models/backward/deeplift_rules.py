@@ -1,7 +1,7 @@
-"""What DeepLIFT hands back through a call: contributions that add up to the call's own difference.
+"""DeepLIFT's rules: how a call propagates multipliers, so that contributions add up to the call's own difference.
 
-Every rule sees a call twice, on the image and on the reference. The value is the call's own; the way back is that of a
-line between both. Rules of compound calls (a softmax, a norm, an attention) are made of those of their parts.
+Every rule is given a call twice, on the image and on the baseline. The value is the call's own; the backward is that of
+the line between both. Rules of compound calls (a softmax, a norm, an attention) are made of those of their parts.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sightline.models.backward.custom import named, pass_on, ruled, run, split
+from sightline.models.backward.custom import custom_backward, named, run, split_input, unchanged
 
-NEAR = 1e-10  # differences below this share of the values, or of one, are too small to divide by
+SMALL = 1e-10  # differences below this share of the values, or of one, are too small to divide by
 
 
-class Both(NamedTuple):
-    """A value on the image, with its graph, and on the reference, without one."""
+class Paired(NamedTuple):
+    """A value on the image, with its graph, and on the baseline, without one."""
 
     image: Tensor
-    reference: Tensor
+    baseline: Tensor
 
-    def each(self, function: Callable[[Tensor], Tensor]) -> Both:
+    def apply(self, function: Callable[[Tensor], Tensor]) -> Paired:
         """Apply a linear function to both."""
-        return Both(function(self.image), function(self.reference))
+        return Paired(function(self.image), function(self.baseline))
 
     def middle(self) -> Tensor:
         """Return the point half-way, as a constant."""
-        return (self.image.detach() + self.reference) / 2
+        return (self.image.detach() + self.baseline) / 2
 
 
 Options = dict[str, Any]
@@ -38,188 +38,193 @@ Call = tuple[tuple[Any, ...], Options]
 Rule = Callable[[Callable[..., Any], Call, Call], Any]
 
 
-def swapped(value: Tensor, way: Tensor) -> Tensor:
-    """Return a value whose way back is another tensor's."""
-    return ruled(lambda: value, pass_on, way.to(value.dtype))
+def with_backward_of(value: Tensor, surrogate: Tensor) -> Tensor:
+    """Return a value whose backward is that of another tensor."""
+    return custom_backward(lambda: value, unchanged, surrogate.to(value.dtype))
 
 
-def through(x: Both, function: Callable[[Tensor], Tensor]) -> Both:
+def elementwise(x: Paired, function: Callable[[Tensor], Tensor]) -> Paired:
     r"""Apply an elementwise function; its multiplier is the slope :math:`(f(x) - f(x')) / (x - x')`."""
     inside = x.image.detach()
-    value, low = function(inside.clone()), function(x.reference.clone())
-    slope = _slope(Both(inside, x.reference), Both(value, low), function)
-    return Both(ruled(lambda: value, lambda came, kept: (came * kept,), x.image, keep=(slope,)), low)
+    value, low = function(inside.clone()), function(x.baseline.clone())
+    slope = _slope(Paired(inside, x.baseline), Paired(value, low), function)
+    return Paired(_multiplied(value, x.image, slope), low)
 
 
-def _slope(x: Both, y: Both, function: Callable[[Tensor], Tensor]) -> Tensor:
-    apart = _apart(x)
-    near = _near(apart, *x, *y)
-    slope = (y.image - y.reference) / torch.where(near, 1.0, apart)
-    if not near.any():
+def _multiplied(value: Tensor, x: Tensor, multiplier: Tensor) -> Tensor:
+    """Return a value whose backward multiplies by a given multiplier."""
+    return custom_backward(lambda: value, lambda gradient, saved: (gradient * saved,), x, saved=(multiplier,))
+
+
+def _slope(x: Paired, y: Paired, function: Callable[[Tensor], Tensor]) -> Tensor:
+    difference = _difference(x)
+    small = _is_small(difference, *x, *y)
+    slope = (y.image - y.baseline) / torch.where(small, 1.0, difference)
+    if not small.any():
         return slope
     with torch.enable_grad():
         leaf = x.image.clone().requires_grad_()
         (local,) = torch.autograd.grad(function(leaf.clone()).sum(), leaf)
-    # an infinite slope, as a root has at zero, would meet a difference of zero
-    return torch.where(near, local.nan_to_num(0, 0, 0), slope)
+    # an infinite slope, as a root has at zero, would be multiplied by a difference of zero
+    return torch.where(small, local.nan_to_num(0, 0, 0), slope)
 
 
-def _apart(x: Both) -> Tensor:
+def _difference(x: Paired) -> Tensor:
     """Return the difference; two infinite values, as masked scores are, are equal."""
-    return torch.where(x.image == x.reference, 0.0, x.image - x.reference)
+    return torch.where(x.image == x.baseline, 0.0, x.image - x.baseline)
 
 
-def _near(apart: Tensor, *values: Tensor) -> Tensor:
-    """Tell where a difference is nothing against the values that it is a difference of, or against one."""
+def _is_small(difference: Tensor, *values: Tensor) -> Tensor:
+    """Tell where a difference is too small, against the values it is a difference of or against one, to divide by."""
     size = torch.stack([value.abs() for value in values]).amax(dim=0).clamp(max=1)
-    return apart.abs() <= max(NEAR, torch.finfo(apart.dtype).eps) * size
+    return difference.abs() <= max(SMALL, torch.finfo(difference.dtype).eps) * size
 
 
-def together(function: Callable[[Tensor, Tensor], Tensor], a: Both, b: Both) -> Both:
+def bilinear(function: Callable[[Tensor, Tensor], Tensor], a: Paired, b: Paired) -> Paired:
     r"""Apply a bilinear function, a product; each factor's multiplier is the other's middle, its Shapley value.
 
     .. math:: ab - a'b' = (a - a')\,\frac{b + b'}2 + (b - b')\,\frac{a + a'}2
     """
-    way = function(a.image, b.middle()) + function(a.middle(), b.image)
+    surrogate = function(a.image, b.middle()) + function(a.middle(), b.image)
     value = function(a.image.detach(), b.image.detach())
-    return Both(swapped(value, way), function(a.reference, b.reference))
+    return Paired(with_backward_of(value, surrogate), function(a.baseline, b.baseline))
 
 
-def log_sum_exp(x: Both, dim: int) -> Both:
-    """Sum exponentials and take the logarithm: the slopes of both, on a scale on which neither overflows."""
+def log_sum_exp(x: Paired, dim: int) -> Paired:
+    """Sum exponentials and take the logarithm: the slopes of both functions, on a scale where neither overflows."""
     inside = x.image.detach()
-    top = torch.maximum(inside, x.reference).amax(dim, keepdim=True)
-    exponentials = Both(inside - top, x.reference - top).each(torch.exp)
-    apart = _apart(Both(inside, x.reference))
-    near = _near(apart, *exponentials)
-    weight = (exponentials.image - exponentials.reference) / torch.where(near, 1.0, apart)
-    weight = torch.where(near, exponentials.image, weight)
-    sums = exponentials.each(lambda e: e.sum(dim, keepdim=True))
-    value, low = inside.logsumexp(dim, keepdim=True), x.reference.logsumexp(dim, keepdim=True)
-    rise = sums.image - sums.reference
-    level = _near(rise, *sums)
+    top = torch.maximum(inside, x.baseline).amax(dim, keepdim=True)
+    exponentials = Paired(inside - top, x.baseline - top).apply(torch.exp)
+    difference = _difference(Paired(inside, x.baseline))
+    small = _is_small(difference, *exponentials)
+    weight = (exponentials.image - exponentials.baseline) / torch.where(small, 1.0, difference)
+    weight = torch.where(small, exponentials.image, weight)
+    sums = exponentials.apply(lambda e: e.sum(dim, keepdim=True))
+    value, low = inside.logsumexp(dim, keepdim=True), x.baseline.logsumexp(dim, keepdim=True)
+    rise = sums.image - sums.baseline
+    level = _is_small(rise, *sums)
     weight = weight * torch.where(level, 1 / sums.image, (value - low) / torch.where(level, 1.0, rise))
-    return Both(ruled(lambda: value, lambda came, kept: (came * kept,), x.image, keep=(weight,)), low)
+    return Paired(_multiplied(value, x.image, weight), low)
 
 
-def softmax(x: Both, dim: int) -> Both:
+def softmax(x: Paired, dim: int) -> Paired:
     """Exponentiate the logarithms of the probabilities."""
-    return through(log_softmax(x, dim), torch.exp)
+    return elementwise(log_softmax(x, dim), torch.exp)
 
 
-def log_softmax(x: Both, dim: int) -> Both:
+def log_softmax(x: Paired, dim: int) -> Paired:
     """Subtract the logarithm of the sum of exponentials."""
     total = log_sum_exp(x, dim)
-    return Both(x.image - total.image, x.reference - total.reference)
+    return Paired(x.image - total.image, x.baseline - total.baseline)
 
 
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
 
-def curve(func: Callable[..., Any], call: Call, reference: Call) -> Tensor:
+def elementwise_call(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:
     """Any elementwise call."""
-    x, rest, options = split(*call)
-    low, _, _ = split(*reference)
-    return through(Both(x, low), lambda t: func(t, *rest, **options)).image
+    x, rest, options = split_input(*call)
+    low, _, _ = split_input(*baseline)
+    return elementwise(Paired(x, low), lambda t: func(t, *rest, **options)).image
 
 
-def product(func: Callable[..., Any], call: Call, reference: Call) -> Tensor:
+def product(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:
     """A product of two tensors, elementwise or of matrices."""
-    (a, b), (c, d) = (args if len(args) == 2 else (args[0], options["other"]) for args, options in (call, reference))
-    way = func(a.clone(), _half(b, d)) + func(_half(a, c), b)  # an in-place call writes into what it is given
-    return swapped(run(func, *call), way)
+    (a, b), (c, d) = (args if len(args) == 2 else (args[0], options["other"]) for args, options in (call, baseline))
+    surrogate = func(a.clone(), _half(b, d)) + func(_half(a, c), b)  # an in-place call writes into what it is given
+    return with_backward_of(run(func, *call), surrogate)
 
 
-def _half(x: Tensor, reference: Tensor) -> Tensor:
-    return Both(x, reference).middle()
+def _half(x: Tensor, baseline: Tensor) -> Tensor:
+    return Paired(x, baseline).middle()
 
 
-def quotient(func: Callable[..., Any], call: Call, reference: Call) -> Tensor:
+def quotient(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:
     """A quotient: a product with the reciprocal."""
-    (a, b), (c, d) = (args if len(args) == 2 else (args[0], options["other"]) for args, options in (call, reference))
-    below = through(Both(b, d), torch.reciprocal)
-    above = Both(*(x if isinstance(x, Tensor) else torch.as_tensor(x).to(b) for x in (a, c)))
-    return swapped(run(func, *call), together(torch.mul, above, below).image)
+    (a, b), (c, d) = (args if len(args) == 2 else (args[0], options["other"]) for args, options in (call, baseline))
+    below = elementwise(Paired(b, d), torch.reciprocal)
+    above = Paired(*(x if isinstance(x, Tensor) else torch.as_tensor(x).to(b) for x in (a, c)))
+    return with_backward_of(run(func, *call), bilinear(torch.mul, above, below).image)
 
 
-def einsum(func: Callable[..., Any], call: Call, reference: Call) -> Tensor:
+def einsum(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:
     """A product of two tensors, spelled out."""
     equation = call[0][0]
-    (a, b), (c, d) = (args[1] if len(args) == 2 else args[1:] for args, _ in (call, reference))
-    return together(lambda x, y: func(equation, x, y), Both(a, c), Both(b, d)).image
+    (a, b), (c, d) = (args[1] if len(args) == 2 else args[1:] for args, _ in (call, baseline))
+    return bilinear(lambda x, y: func(equation, x, y), Paired(a, c), Paired(b, d)).image
 
 
-def pool(func: Callable[..., Any], call: Call, reference: Call) -> Any:
+def pool(func: Callable[..., Any], call: Call, baseline: Call) -> Any:
     r"""A maximum over some of the values: the larger of both maxima, :math:`m = \max(o, o')`, stands between them.
 
-    What lies above the reference, :math:`m - o'`, is due to the value that is largest on the image; what is missing,
-    :math:`o - m`, to the one that was largest on the reference.
+    What lies above the baseline, :math:`m - o'`, is due to the value that is largest on the image; what is missing,
+    :math:`o - m`, to the one that was largest on the baseline.
     """
-    x, rest, options = split(*call)
-    low, _, _ = split(*reference)
+    x, rest, options = split_input(*call)
+    low, _, _ = split_input(*baseline)
     output, output_low = (func(t.detach(), *rest, **options) for t in (x, low))
     value, value_low = (_values(out) for out in (output, output_low))
     most = torch.maximum(value, value_low)
 
-    def back(came: Tensor, x: Tensor, low: Tensor, above: Tensor, missing: Tensor) -> tuple[Tensor]:
-        apart = x - low
+    def backward(gradient: Tensor, x: Tensor, low: Tensor, above: Tensor, missing: Tensor) -> tuple[Tensor]:
+        difference = x - low
         maximum = lambda t: _values(func(t, *rest, **options))  # noqa: E731
-        given = _back(maximum, x, came * above) + _back(maximum, low, came * missing)
-        same = apart == 0
-        return (torch.where(same, _back(maximum, x, came), given / torch.where(same, 1.0, apart)),)
+        given = _propagated(maximum, x, gradient * above) + _propagated(maximum, low, gradient * missing)
+        same = difference == 0
+        return (torch.where(same, _propagated(maximum, x, gradient), given / torch.where(same, 1.0, difference)),)
 
-    made = ruled(lambda: value, back, x, keep=(x.detach(), low, most - value_low, value - most))
-    return made if output is value else type(output)((made, *output[1:]))
+    pooled = custom_backward(lambda: value, backward, x, saved=(x.detach(), low, most - value_low, value - most))
+    return pooled if output is value else type(output)((pooled, *output[1:]))
 
 
 def _values(output: Any) -> Tensor:
-    found: Tensor = output if isinstance(output, Tensor) else output[0]
-    return found
+    values: Tensor = output if isinstance(output, Tensor) else output[0]
+    return values
 
 
-def _back(function: Callable[[Tensor], Tensor], x: Tensor, came: Tensor) -> Tensor:
+def _propagated(function: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> Tensor:
     with torch.enable_grad():
         leaf = x.detach().clone().requires_grad_()
-        (found,) = torch.autograd.grad(function(leaf), leaf, came)
-    return found
+        (propagated,) = torch.autograd.grad(function(leaf), leaf, gradient)
+    return propagated
 
 
-def soft(kind: Callable[[Both, int], Both]) -> Rule:
+def soft(kind: Callable[[Paired, int], Paired]) -> Rule:
     """A softmax, its logarithm, or the logarithm of the sum."""
 
-    def rule(func: Callable[..., Any], call: Call, reference: Call) -> Tensor:
-        x, rest, options = split(*call)
-        low, _, _ = split(*reference)
+    def rule(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:
+        x, rest, options = split_input(*call)
+        low, _, _ = split_input(*baseline)
         value = run(func, *call)
-        way = kind(Both(x, low), rest[0] if rest else options["dim"]).image
-        return swapped(value, way.reshape(value.shape))
+        surrogate = kind(Paired(x, low), rest[0] if rest else options["dim"]).image
+        return with_backward_of(value, surrogate.reshape(value.shape))
 
     return rule
 
 
-def attention(func: Callable[..., Any], call: Call, reference: Call) -> Tensor:
+def attention(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:
     """Scaled dot-product attention: two products and a softmax between them."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    given, low = named(names, *call), named(names, *reference)
-    q, k, v = (Both(given[name], low[name]) for name in names[:3])
+    given, low = named(names, *call), named(names, *baseline)
+    q, k, v = (Paired(given[name], low[name]) for name in names[:3])
     if given.get("enable_gqa"):
         times = q.image.shape[-3] // k.image.shape[-3]
-        k, v = (x.each(lambda t: t.repeat_interleave(times, dim=-3)) for x in (k, v))
+        k, v = (x.apply(lambda t: t.repeat_interleave(times, dim=-3)) for x in (k, v))
     scale = given.get("scale") or 1 / math.sqrt(q.image.shape[-1])
-    scores = together(torch.matmul, q.each(lambda t: t * scale), k.each(lambda t: t.mT))
+    scores = bilinear(torch.matmul, q.apply(lambda t: t * scale), k.apply(lambda t: t.mT))
     mask = given.get("attn_mask")
     if given.get("is_causal"):
         mask = torch.ones(scores.image.shape[-2:], dtype=torch.bool, device=scores.image.device).tril()
     if mask is not None:
         boolean = mask.dtype == torch.bool
-        scores = scores.each(lambda t: t.masked_fill(~mask, -math.inf) if boolean else t + mask)
-    return swapped(run(func, *call), together(torch.matmul, softmax(scores, -1), v).image)
+        scores = scores.apply(lambda t: t.masked_fill(~mask, -math.inf) if boolean else t + mask)
+    return with_backward_of(run(func, *call), bilinear(torch.matmul, softmax(scores, -1), v).image)
 
 
-def gated(func: Callable[..., Any], call: Call, reference: Call) -> Tensor:
+def gated(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:
     """A gated linear unit: one half of the channels times the sigmoid of the other."""
-    x, rest, options = split(*call)
-    low, _, _ = split(*reference)
+    x, rest, options = split_input(*call)
+    low, _, _ = split_input(*baseline)
     dim = rest[0] if rest else options.get("dim", -1)
     (a, c), (b, d) = zip(x.chunk(2, dim), low.chunk(2, dim), strict=True)
-    return together(torch.mul, Both(a, c), through(Both(b, d), torch.sigmoid)).image
+    return bilinear(torch.mul, Paired(a, c), elementwise(Paired(b, d), torch.sigmoid)).image

@@ -1,4 +1,4 @@
-r"""Balanced backward passes: the forward pass stays as it is, bit by bit, and gradients follow other rules.
+r"""LibraGrad's backward rules: the forward pass is bit-identical, and gradients are balanced.
 
 LibraGrad :cite:p:`libragrad2025` prunes and scales the backward paths that break the balance between a network's output
 and its input times gradient. Inside ``with balanced():`` the network behaves, for gradients, as if these were linear:
@@ -33,7 +33,7 @@ Preset = Literal["libra", "libra_unit", "attn_lrp", "ali_lrp"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which backward rules hold.
+    """Which backward rules apply.
 
     Attributes:
         attention: "constant" stops gradients at the probabilities; "halved" keeps the softmax's gradient and gives
@@ -59,8 +59,8 @@ PRESETS: dict[Preset, Rules] = {
 
 @contextmanager
 def balanced(preset: Preset = "libra") -> Iterator[None]:
-    """Let gradients of whatever runs inside follow a preset's rules."""
-    with _Balance(PRESETS[preset]):
+    """Apply a preset's backward rules to every gradient of what runs inside."""
+    with _Balanced(PRESETS[preset]):
         yield
 
 
@@ -69,7 +69,7 @@ class _Swap(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, surrogate: Tensor) -> Tensor:
-        return value.clone()  # a view of its input could not be written to by what comes next
+        return value.clone()  # the next call may write in place, which a view of the input forbids
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
@@ -82,7 +82,7 @@ class _Scale(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, factor: float) -> Tensor:
         ctx.factor = factor
-        return value.clone()  # a view of its input could not be written to by what comes next
+        return value.clone()  # the next call may write in place, which a view of the input forbids
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -99,7 +99,7 @@ def _scaled(value: Tensor, factor: float) -> Tensor:
     return scaled
 
 
-class _Balance(TorchFunctionMode):
+class _Balanced(TorchFunctionMode):
     def __init__(self, rules: Rules) -> None:
         super().__init__()
         self.rules = rules
@@ -115,8 +115,8 @@ class _Balance(TorchFunctionMode):
         if func is F.scaled_dot_product_attention:
             q, k, v = self._heads(*args[:3])
             return func(q, k, v, *args[3:], **kwargs)
-        if func is F.multi_head_attention_forward and self._sees(args):
-            with self:  # the calls it consists of are met one by one
+        if func is F.multi_head_attention_forward and self._needs_gradient(args):
+            with self:  # each call inside it gets its own rule
                 return multi_head(fused, args, kwargs)
         if func in _SOFTMAX and self.rules.attention == "constant" and args[0].ndim >= 3:
             return func(args[0].detach(), *args[1:], **kwargs)
@@ -135,7 +135,7 @@ class _Balance(TorchFunctionMode):
             return q.detach(), k.detach(), v
         return _scaled(q, 0.25), _scaled(k, 0.25), _scaled(v, 0.5)
 
-    def _sees(self, args: tuple[Any, ...]) -> bool:
+    def _needs_gradient(self, args: tuple[Any, ...]) -> bool:
         return any(isinstance(x, Tensor) and x.requires_grad for x in args[:3])
 
 
@@ -208,7 +208,7 @@ def _ratio(value: Tensor, x: Tensor) -> Tensor:
 
 
 def _two_streams(args: tuple[Any, ...]) -> bool:
-    """Tell a product of two activations from one with a parameter, a table or a number."""
+    """Tell a product of two activations from one with a parameter, a buffer or a number."""
     return (
         len(args) >= 2
         and all(isinstance(x, Tensor) and x.requires_grad and not x.is_leaf and x.ndim >= 3 for x in args[:2])
@@ -222,7 +222,7 @@ _NORMS: dict[Callable[..., Any], _Handler] = {
     torch.layer_norm: _layer_norm,
     F.rms_norm: _rms_norm,
     F.group_norm: _group_norm,
-    torch.rsqrt: _detached_output,  # norms that somebody wrote out
+    torch.rsqrt: _detached_output,  # norms written out step by step
     Tensor.rsqrt: _detached_output,
 }
 _GATED: dict[Callable[..., Any], Callable[[Tensor, Any], Tensor]] = {

@@ -1,4 +1,4 @@
-"""Send relevance back through a network instead of gradients, without touching it.
+"""Layer-wise relevance propagation: propagate relevance through a network instead of gradients, without touching it.
 
 Inside the ``with`` every call that the network makes is intercepted (`torch.overrides.TorchFunctionMode`) and given a
 backward that is its relevance rule; what `torch.autograd.grad` then returns is relevance. Modules used twice, in-place
@@ -18,10 +18,20 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sightline.errors import UnsupportedModel
-from sightline.models.backward.custom import Back, constant, named, pass_on, ruled, run, split, tensors, traced
-from sightline.models.backward.lrp_rules import Affine, Box, Composite, Tally, box, hand_on_linear, stabilised
+from sightline.models.backward.custom import (
+    Backward,
+    custom_backward,
+    depends_on_image,
+    detached,
+    named,
+    run,
+    split_input,
+    tensors,
+    unchanged,
+)
+from sightline.models.backward.lrp_rules import Affine, Box, Composite, Tally, box, propagate_linear, stabilised
 
-# Calls that only move values about: relevance goes where the value came from. Dropout is idle in eval mode.
+# Calls that only move values: relevance goes where the value came from. Dropout does nothing in eval mode.
 MOVES = {
     "__get__", "__getitem__", "adaptive_max_pool2d", "alpha_dropout", "broadcast_to", "cat", "channel_shuffle",
     "chunk", "clone", "concat", "concatenate", "constant_pad_nd", "contiguous", "double", "dropout", "dropout2d",
@@ -51,8 +61,8 @@ class _NoRule(Exception):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Made:
-    """How a tensor came about: by this call, from this input; true as long as nobody has written into it."""
+class _LayerOutput:
+    """The output of an affine layer: by this call, from this input; valid until the tensor is overwritten."""
 
     layer: Affine
     x: Tensor
@@ -60,8 +70,8 @@ class _Made:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Padded:
-    """How a tensor came about: zeros were put around this one; true as long as nobody has written into it."""
+class _PaddedInput:
+    """A zero-padded tensor: what was padded, and how; valid until the tensor is overwritten."""
 
     x: Tensor
     pad: Callable[[Tensor], Tensor]
@@ -69,13 +79,13 @@ class _Padded:
 
 
 class Relevance(TorchFunctionMode):
-    """Give every call of a network its relevance rule.
+    """The mode in which every call of a network has its relevance rule as backward.
 
     Attributes:
         composite: which rule where.
         box: the lowest and the highest value of a pixel, per channel.
         count: how many convolutions and linear layers ran.
-        tally: what biases and the stabiliser absorb on the way back; put a fresh one there before each.
+        tally: what biases and the stabiliser absorb in a backward pass; set a new one before each.
     """
 
     def __init__(self, composite: Composite, box: Box, images: Tensor) -> None:
@@ -84,23 +94,23 @@ class Relevance(TorchFunctionMode):
         self.box = box
         self.count = 0
         self.tally = Tally(images)
-        self._made: Any = WeakTensorKeyDictionary()
-        self._fed: Any = WeakTensorKeyDictionary()  # by version: whether it went into a layer with a rule
+        self._layer_outputs: Any = WeakTensorKeyDictionary()
+        self._layer_inputs: Any = WeakTensorKeyDictionary()  # by version: whether a layer with a rule took it
         self._gates: Any = WeakTensorKeyDictionary()
-        self._padded: Any = WeakTensorKeyDictionary()
+        self._padded_inputs: Any = WeakTensorKeyDictionary()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not any(map(traced, tensors((args, kwargs)))):
+        if not any(map(depends_on_image, tensors((args, kwargs)))):
             with torch.no_grad():  # weights made of weights stay constants
-                return constant(func(*args, **kwargs))
+                return detached(func(*args, **kwargs))
         name = getattr(func, "__name__", str(func))
         if rule := self._rule(name):
             return rule(func, args, kwargs)
         output = func(*args, **kwargs)
-        if name not in MOVES and any(map(traced, tensors(output))):
+        if name not in MOVES and any(map(depends_on_image, tensors(output))):
             raise _NoRule(
                 f"lrp has no rule for the call {name!r}; it serves convolutions, linear layers, batch and layer norms, "
                 "pools, elementwise activations, sums and gates: use ig or ixg here"
@@ -131,7 +141,7 @@ class Relevance(TorchFunctionMode):
     def _affine(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
         given = named(("input", "weight", "bias", "stride", "padding", "dilation", "groups"), args, kwargs)
         x, weight, bias = given.pop("input"), given.pop("weight"), given.pop("bias", None)
-        if traced(weight):
+        if depends_on_image(weight):
             raise _NoRule("lrp has no rule for weights that depend on the image; use ig or ixg here")
         chosen = self.composite.linear if func.__name__ == "linear" else self.composite.convolution
         rule = self.composite.first if self.count == 0 and self.composite.first else chosen
@@ -145,11 +155,11 @@ class Relevance(TorchFunctionMode):
         x, pad = (x, None) if last else self._without_padding(x)
         layer = Affine(
             lambda x, w, b: func(x if pad is None else pad(x), w, b, **given),
-            constant(weight), constant(bias), rule, self.box, last,
+            detached(weight), detached(bias), rule, self.box, last,
         )  # fmt: skip
         output = self._through(layer, x, lambda: layer.run(x.detach(), layer.weight, layer.bias))
         if not last or output.ndim == 2:  # channels on axis 1, where a batch norm expects them
-            self._made[output] = _Made(layer, x, output._version)
+            self._layer_outputs[output] = _LayerOutput(layer, x, output._version)
         return output
 
     def _pad(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
@@ -157,16 +167,16 @@ class Relevance(TorchFunctionMode):
         output: Tensor = func(*args, **kwargs)
         if given.get("mode", "constant") == "constant" and not given.get("value"):
             pad = partial(func, pad=given["pad"])
-            self._padded[output] = _Padded(given["input"], pad, output._version)
+            self._padded_inputs[output] = _PaddedInput(given["input"], pad, output._version)
         return output
 
     def _without_padding(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor] | None]:
-        """Return what zeros were put around, and how: they are a convolution's own, and nothing that it was fed.
+        """Return what zeros were put around, and how: they belong to the convolution, not to its input.
 
-        The flat and the box rule would hand them relevance, and it would be lost.
+        The flat and the box rule would give them relevance, and it would be lost.
         """
-        found = self._padded.get(x)
-        return (x, None) if found is None or found.version != x._version else (found.x, found.pad)
+        padded = self._padded_inputs.get(x)
+        return (x, None) if padded is None or padded.version != x._version else (padded.x, padded.pad)
 
     def _batch_norm(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
         given = named(_NORM, args, kwargs)
@@ -174,32 +184,38 @@ class Relevance(TorchFunctionMode):
         if mean is None or given.get("training"):
             raise _NoRule("lrp needs batch norms with running statistics; put the model in eval mode")
         scale = (given["running_var"] + given.get("eps", 1e-5)).rsqrt()
-        scale = scale if given.get("weight") is None else scale * constant(given["weight"])
-        shift = -mean * scale if given.get("bias") is None else constant(given["bias"]) - mean * scale
-        made = self._made.get(x)
-        alone = made is None or made.version != x._version
+        scale = scale if given.get("weight") is None else scale * detached(given["weight"])
+        shift = -mean * scale if given.get("bias") is None else detached(given["bias"]) - mean * scale
+        before = self._layer_outputs.get(x)
+        alone = before is None or before.version != x._version
         if self.composite.captum or (alone and self.composite.norms):
             return self._linear_map(func, args, kwargs, shift.reshape(-1, *[1] * (x.ndim - 2)))
-        make = partial(run, func, args, kwargs)
-        return ruled(make, pass_on, x) if alone else self._through(made.layer.merged(scale, shift), made.x, make)
+        compute = partial(run, func, args, kwargs)
+        if alone:
+            return custom_backward(compute, unchanged, x)
+        return self._through(before.layer.merged(scale, shift), before.x, compute)
 
-    def _through(self, layer: Affine, x: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        self._feeding(x).append(True)
+    def _through(self, layer: Affine, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+        self._uses_as_layer_input(x).append(True)
         stabiliser = self.composite.stabiliser
-        return ruled(make, lambda relevance, x: (layer.hand_on(relevance, x, stabiliser, self.tally),), x, keep=(x,))
+
+        def backward(relevance: Tensor, x: Tensor) -> tuple[Tensor]:
+            return (layer.propagate(relevance, x, stabiliser, self.tally),)
+
+        return custom_backward(compute, backward, x, saved=(x,))
 
     def _linear_map(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, biases: Tensor | None = None
     ) -> Tensor:
-        x, rest, options = split(args, kwargs)
-        self._feeding(x).append(True)
+        x, rest, options = split_input(args, kwargs)
+        self._uses_as_layer_input(x).append(True)
         stabiliser = self.composite.stabiliser
 
-        def back(relevance: Tensor, x: Tensor) -> tuple[Tensor]:
-            again = lambda x: func(x, *rest, **options)  # noqa: E731
-            return (hand_on_linear(again, relevance, x, stabiliser, self.tally, biases),)
+        def backward(relevance: Tensor, x: Tensor) -> tuple[Tensor]:
+            repeated = lambda x: func(x, *rest, **options)  # noqa: E731
+            return (propagate_linear(repeated, relevance, x, stabiliser, self.tally, biases),)
 
-        return ruled(partial(run, func, args, kwargs), back, x, keep=(x,))
+        return custom_backward(partial(run, func, args, kwargs), backward, x, saved=(x,))
 
     def _layer_norm(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
         given = named(("input", "normalized_shape", "weight", "bias", "eps"), args, kwargs)
@@ -208,64 +224,64 @@ class Relevance(TorchFunctionMode):
         x = given["input"].detach()
         axes = tuple(range(-len(given["normalized_shape"]), 0))
         scale = (x.var(dim=axes, keepdim=True, unbiased=False) + given.get("eps", 1e-5)).rsqrt()
-        scale = scale if given.get("weight") is None else scale * constant(given["weight"])
-        shift = torch.zeros_like(x[:1]) if given.get("bias") is None else constant(given["bias"])
+        scale = scale if given.get("weight") is None else scale * detached(given["weight"])
+        shift = torch.zeros_like(x[:1]) if given.get("bias") is None else detached(given["bias"])
         stabiliser = self.composite.stabiliser
 
-        def back(relevance: Tensor, x: Tensor) -> tuple[Tensor]:
+        def backward(relevance: Tensor, x: Tensor) -> tuple[Tensor]:
             # the norm's own deviation is held, which makes it linear
             norm = lambda x: (x - x.mean(dim=axes, keepdim=True)) * scale + shift  # noqa: E731
-            return (hand_on_linear(norm, relevance, x, stabiliser, self.tally, shift),)
+            return (propagate_linear(norm, relevance, x, stabiliser, self.tally, shift),)
 
-        return ruled(partial(run, func, args, kwargs), back, given["input"], keep=(given["input"],))
+        return custom_backward(partial(run, func, args, kwargs), backward, given["input"], saved=(given["input"],))
 
     # ---- elementwise -------------------------------------------------------------------------------------------
 
     def _activation(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, *, gate: bool) -> Tensor:
-        x, _, _ = split(args, kwargs)
-        name = func.__name__
+        x, _, _ = split_input(args, kwargs)
         asked = kwargs.get("inplace", args[-1] if len(args) > 1 else False) is True
-        output = ruled(partial(run, func, args, kwargs), pass_on, x, replace=asked or name.endswith("_"))
+        in_place = asked or func.__name__.endswith("_")
+        output = custom_backward(partial(run, func, args, kwargs), unchanged, x, in_place=in_place)
         if gate:
             self._gates[output] = True
         return output
 
     def _sum(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
         a, b = args if len(args) == 2 else (args[0], kwargs["other"])
-        replace, make = func.__name__ in IN_PLACE, partial(run, func, args, kwargs)
-        if not (traced(a) and traced(b)) and (traced(a) or not replace):
-            return self._shifted(make, a if traced(a) else b, replace)
-        if kwargs.get("alpha", 1) != 1 or func.__name__ in DIFFERENCES or not traced(a):
+        in_place, compute = func.__name__ in IN_PLACE, partial(run, func, args, kwargs)
+        if not (depends_on_image(a) and depends_on_image(b)) and (depends_on_image(a) or not in_place):
+            return self._shifted(compute, a if depends_on_image(a) else b, in_place)
+        if kwargs.get("alpha", 1) != 1 or func.__name__ in DIFFERENCES or not depends_on_image(a):
             raise _NoRule("lrp has no rule for a difference or a weighted sum of two signals; use ig or ixg here")
         if self.composite.captum:
-            return ruled(make, self._copying([a, b]), a, b, replace=replace)
+            return custom_backward(compute, self._copy_to_summands([a, b]), a, b, in_place=in_place)
         total, stabiliser = a.detach() + b.detach(), self.composite.stabiliser
         z = stabilised(total, stabiliser)
-        shares = [(x.detach() / z, x.shape) for x in (a, b)]  # made now: a summand may be written into later
+        shares = [(x.detach() / z, x.shape) for x in (a, b)]  # computed now: a summand may be overwritten later
 
-        def back(relevance: Tensor) -> tuple[Tensor, ...]:
+        def backward(relevance: Tensor) -> tuple[Tensor, ...]:
             self.tally.add(relevance / z, total, stabiliser)
             return tuple((relevance * share).sum_to_size(shape) for share, shape in shares)
 
-        return ruled(make, back, a, b, replace=replace)
+        return custom_backward(compute, backward, a, b, in_place=in_place)
 
-    def _shifted(self, make: Callable[[], Tensor], x: Tensor, replace: bool) -> Tensor:
+    def _shifted(self, compute: Callable[[], Tensor], x: Tensor, in_place: bool) -> Tensor:
         shape = x.shape
-        return ruled(make, lambda relevance: (relevance.sum_to_size(shape),), x, replace=replace)
+        return custom_backward(compute, lambda relevance: (relevance.sum_to_size(shape),), x, in_place=in_place)
 
     def _product(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
         a, b = args if len(args) == 2 else (args[0], kwargs["other"])
-        name, replace = func.__name__, func.__name__ in IN_PLACE
-        signal, make = self._signal(a, b), partial(run, func, args, kwargs)
-        if (name in QUOTIENTS and traced(b)) or signal is None or make().shape != signal.shape:
+        name, in_place = func.__name__, func.__name__ in IN_PLACE
+        signal, compute = self._signal(a, b), partial(run, func, args, kwargs)
+        if (name in QUOTIENTS and depends_on_image(b)) or signal is None or compute().shape != signal.shape:
             raise _NoRule("lrp has no rule for a product or a quotient of two signals; use ig or ixg here")
-        if replace and signal is not a:
+        if in_place and signal is not a:
             raise _NoRule("lrp has no rule for a gate that is overwritten; use ig or ixg here")
-        return ruled(make, pass_on, signal, replace=replace)
+        return custom_backward(compute, unchanged, signal, in_place=in_place)
 
     def _signal(self, a: Any, b: Any) -> Tensor | None:
         """Return the factor that relevance belongs to; the other is a constant or a gate, and gets none."""
-        factors: list[Tensor] = [x for x in (a, b) if traced(x)]
+        factors: list[Tensor] = [x for x in (a, b) if depends_on_image(x)]
         if len(factors) == 1:
             return factors[0]
         gates = [x in self._gates for x in factors]
@@ -274,17 +290,17 @@ class Relevance(TorchFunctionMode):
         sizes = [x.numel() for x in factors]
         return None if sizes[0] == sizes[1] else factors[sizes.index(max(sizes))]
 
-    def _copying(self, summands: list[Tensor]) -> Back:
-        """Hand all relevance to every summand, times its value where it also feeds a layer, as captum's hooks do."""
-        kept = [(self._feeding(x), x.detach().clone()) for x in summands]
+    def _copy_to_summands(self, summands: list[Tensor]) -> Backward:
+        """Give all relevance to every summand, times its value where a layer takes it too, as captum's hooks do."""
+        saved = [(self._uses_as_layer_input(x), x.detach().clone()) for x in summands]
 
-        def back(relevance: Tensor) -> tuple[Tensor, ...]:
-            copies = [relevance * value if feeding else relevance for feeding, value in kept]
-            return tuple(copy.sum_to_size(value.shape) for copy, (_, value) in zip(copies, kept, strict=True))
+        def backward(relevance: Tensor) -> tuple[Tensor, ...]:
+            copies = [relevance * value if uses else relevance for uses, value in saved]
+            return tuple(copy.sum_to_size(value.shape) for copy, (_, value) in zip(copies, saved, strict=True))
 
-        return back
+        return backward
 
-    def _feeding(self, x: Tensor) -> list[bool]:
-        """Return a list that is empty until a layer is fed with this tensor as it is now."""
-        found: list[bool] = self._fed.setdefault(x, {}).setdefault(x._version, [])
-        return found
+    def _uses_as_layer_input(self, x: Tensor) -> list[bool]:
+        """Return a list that is empty until a layer takes this tensor, in its present version, as its input."""
+        uses: list[bool] = self._layer_inputs.setdefault(x, {}).setdefault(x._version, [])
+        return uses

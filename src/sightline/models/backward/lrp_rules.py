@@ -1,7 +1,7 @@
-r"""How a layer hands relevance on to what came in: the rules of layer-wise relevance propagation.
+r"""The rules of layer-wise relevance propagation: how a layer propagates relevance from its output to its input.
 
 Every rule of an affine layer :math:`z = f(a; w, b)` is a list of *groups*. A group runs the layer on changed copies of
-its input and weights, divides the relevance by what they sum to, and hands it back in proportion:
+its input and weights, divides the relevance by what they sum to, and propagates it in proportion:
 
 .. math:: R_{\text{in}} = \sum_g c_g \sum_{p \in g} a_p \odot J_p^\top
     \frac{[\operatorname{sign} z = \sigma_g]\, R}{s\bigl(\sum_{p \in g} f(a_p; w_p, b_p)\bigr)},
@@ -31,8 +31,8 @@ class Affine:
         run: computes it from an input, a weight and a bias.
         weight: output channels first.
         bias: None for none.
-        rule: how it hands relevance on.
-        box: bounds of the input, for the rule that asks for them.
+        rule: how it propagates relevance.
+        box: bounds of the input, for the rule that needs them.
         channels_last: whether the output's channels are its last axis, as a linear layer's are, or its second.
     """
 
@@ -49,19 +49,19 @@ class Affine:
         bias = shift if self.bias is None else self.bias * scale + shift
         return Affine(self.run, weight, bias, self.rule, self.box, self.channels_last)
 
-    def hand_on(self, relevance: Tensor, x: Tensor, stabiliser: float, tally: Tally) -> Tensor:
+    def propagate(self, relevance: Tensor, x: Tensor, stabiliser: float, tally: Tally) -> Tensor:
         """Return the relevance of the input from that of the output."""
         total = torch.zeros_like(x)
         for group in self.rule(x, self):
             share = relevance if group.sign == 0 else relevance * (self._output(x).sign() == group.sign)
-            total += group.factor * self._hand_on(group, share, stabiliser, tally)
+            total += group.factor * self._propagate(group, share, stabiliser, tally)
         return total
 
     def _output(self, x: Tensor) -> Tensor:
         return self.run(x, self.weight, self.bias)
 
-    def _hand_on(self, group: Group, relevance: Tensor, stabiliser: float, tally: Tally) -> Tensor:
-        used = [copy for index, copy in enumerate(group.copies) if index == 0 or copy[0].any()]  # nothing of zeros
+    def _propagate(self, group: Group, relevance: Tensor, stabiliser: float, tally: Tally) -> Tensor:
+        used = [copy for index, copy in enumerate(group.copies) if index == 0 or copy[0].any()]  # zeros add nothing
         with torch.enable_grad():
             leaves = [x.detach().requires_grad_() for x, _, _ in used]
             outputs = [self.run(leaf, weight, bias) for leaf, (_, weight, bias) in zip(leaves, used, strict=True)]
@@ -81,8 +81,8 @@ class Group:
 
     Attributes:
         copies: what the layer is run on.
-        factor: of what the group hands on.
-        sign: of the outputs whose relevance it takes; 0 for all.
+        factor: of what the group propagates.
+        sign: of the outputs whose relevance it propagates; 0 for all.
     """
 
     copies: Sequence[Copy]
@@ -94,11 +94,11 @@ Rule = Callable[[Tensor, Affine], list[Group]]
 
 
 class Tally:
-    """What is absorbed on the way back, per image.
+    """The relevance absorbed during a backward pass, per image.
 
     Attributes:
-        biases: relevance that went to biases, shape (batch,).
-        stabiliser: relevance that the stabiliser of denominators took, shape (batch,).
+        biases: relevance absorbed by biases, shape (batch,).
+        stabiliser: relevance absorbed by the stabiliser of denominators, shape (batch,).
     """
 
     def __init__(self, like: Tensor) -> None:
@@ -106,7 +106,7 @@ class Tally:
         self.stabiliser = torch.zeros_like(self.biases)
 
     def add(self, share: Tensor, z: Tensor, stabiliser: float, biases: Tensor | None = None) -> None:
-        """Add a layer's: its relevance over its denominator, that denominator, and the part of it that is bias."""
+        """Add what a layer absorbs: its relevance over its denominator, that denominator, and the bias within it."""
         self.stabiliser += self._each(share * (stabilised(z, stabiliser) - z))
         if biases is not None:
             self.biases += self._each(share * biases)
@@ -120,7 +120,7 @@ def stabilised(z: Tensor, stabiliser: float) -> Tensor:
     return z + torch.where(z < 0, -stabiliser, stabiliser)
 
 
-def hand_on_linear(
+def propagate_linear(
     run: Callable[[Tensor], Tensor],
     relevance: Tensor,
     x: Tensor,
@@ -128,14 +128,14 @@ def hand_on_linear(
     tally: Tally,
     biases: Tensor | None,
 ) -> Tensor:
-    """Hand relevance back through any function that is linear in its input, constants included.
+    """Propagate relevance through any function that is linear in its input, constants included.
 
     Args:
         run: the function.
         relevance: of its output.
         x: its input.
         stabiliser: of denominators.
-        tally: what is absorbed goes there.
+        tally: adds up what is absorbed.
         biases: what the function adds, shaped to fit its output; None for nothing.
     """
     with torch.enable_grad():
@@ -150,22 +150,22 @@ def hand_on_linear(
 
 
 def epsilon(x: Tensor, layer: Affine) -> list[Group]:
-    """In proportion to each contribution, whatever its sign."""
+    """The epsilon rule: in proportion to each contribution, whatever its sign."""
     return [Group([(x, layer.weight, layer.bias)])]
 
 
 def plus(x: Tensor, layer: Affine) -> list[Group]:
-    """In proportion to the positive contributions."""
+    """The z-plus rule: in proportion to the positive contributions."""
     return [_supporting(x, layer)]
 
 
 def alpha2_beta1(x: Tensor, layer: Affine) -> list[Group]:
-    """Twice in proportion to the positive contributions, less once in proportion to the negative ones."""
+    """The alpha-beta rule: twice in proportion to the positive contributions, less once to the negative ones."""
     return [_supporting(x, layer, 2.0), _opposing(x, layer, -1.0)]
 
 
 def gamma(x: Tensor, layer: Affine, more: float = 0.25) -> list[Group]:
-    """In proportion to each contribution, those with the sign of the output counting a quarter more."""
+    """The gamma rule: in proportion to each contribution, those with the output's sign counting a quarter more."""
     weight, bias = layer.weight, layer.bias
     up, down = (weight + more * weight.clamp(min=0), weight + more * weight.clamp(max=0))
     up_bias, down_bias = (
@@ -180,14 +180,14 @@ def gamma(x: Tensor, layer: Affine, more: float = 0.25) -> list[Group]:
 
 
 def box(x: Tensor, layer: Affine) -> list[Group]:
-    """In proportion to how far each input lies from the bound that speaks least for the output; for pixels."""
+    """The z-box rule, for pixels: in proportion to the distance from the bound that supports the output least."""
     low, high = (bound.to(x).expand_as(x) for bound in layer.box)
     weight = layer.weight
     return [Group([(x, weight, None), (-low, weight.clamp(min=0), None), (-high, weight.clamp(max=0), None)])]
 
 
 def flat(x: Tensor, layer: Affine) -> list[Group]:
-    """Evenly over everything the output could see."""
+    """The flat rule: evenly over the receptive field."""
     return [Group([(torch.ones_like(x), torch.ones_like(layer.weight), None)])]
 
 
@@ -205,18 +205,19 @@ def _opposing(x: Tensor, layer: Affine, factor: float) -> Group:
 
 @dataclass(frozen=True, slots=True)
 class Composite:
-    """Which rule where.
+    """Which rule each kind of layer has.
 
     Attributes:
         convolution: the rule of convolutions.
         linear: the rule of linear layers.
         first: the rule of the first of either, None for no exception.
-        copies: how often a rule runs a layer on the way back, where inputs are not negative.
+        copies: how often a rule runs a layer in the backward pass, where inputs are not negative.
         stabiliser: added to denominators.
-        norms: whether a batch norm that follows no layer, as in a DenseNet, has the epsilon rule; else it passes on.
-        captum: batch norms and max pools have the epsilon rule too, and a sum hands its relevance to every summand;
-            otherwise a batch norm is one with the layer it follows or passes relevance on, a max pool gives all to the
-            winner, and a sum gives to each summand in proportion.
+        norms: whether a batch norm that follows no layer, as in a DenseNet, has the epsilon rule; else it propagates
+            relevance unchanged.
+        captum: batch norms and max pools have the epsilon rule too, and a sum gives its relevance to every summand;
+            otherwise a batch norm is merged with the layer it follows or propagates relevance unchanged, a max pool
+            gives all to the maximum, and a sum gives to each summand in proportion.
     """
 
     convolution: Rule

@@ -1,6 +1,6 @@
-"""Change how gradients pass through rectifiers, without touching the model.
+"""Guided backpropagation: change how gradients pass through ReLUs, without touching the model.
 
-The rectifiers of a pass are intercepted where they are called (`torch.overrides.TorchFunctionMode`), for that thread
+The ReLUs of a forward pass are intercepted where they are called (`torch.overrides.TorchFunctionMode`), for that thread
 and only inside the ``with``: a module used several times, an in-place one and a plain function are all the same here.
 """
 
@@ -20,12 +20,12 @@ IN_PLACE = {torch.relu_, Tensor.relu_, F.hardtanh_, torch.clamp_, Tensor.clamp_}
 
 
 class Guided(TorchFunctionMode):
-    """Let through a rectifier only what is positive on the way back, where its input was positive on the way up.
+    """The guided backward of every ReLU: positive gradients alone pass, and only where the input was positive.
 
     Attributes:
-        capped: whether a rectifier with a ceiling, such as ReLU6, guides as well.
-        count: how many rectifiers ran, of either kind.
-        guiding: read on the way back; set it to False and the same graph yields plain gradients.
+        capped: whether a ReLU with a maximum, such as ReLU6, is guided as well.
+        count: how many ReLUs ran, of either kind.
+        guiding: read during the backward pass; set it to False and the same graph yields plain gradients.
     """
 
     def __init__(self, *, capped: bool = True) -> None:
@@ -38,13 +38,13 @@ class Guided(TorchFunctionMode):
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        ceiling = _ceiling(func, args, kwargs)
-        self.count += ceiling is not None
-        if ceiling is None or (ceiling != float("inf") and not self.capped):
+        maximum = _maximum(func, args, kwargs)
+        self.count += maximum is not None
+        if maximum is None or (maximum != float("inf") and not self.capped):
             return func(*args, **kwargs)
         x, in_place = args[0] if args else kwargs["input"], writes(func, args, kwargs)
-        rectified: Tensor = _Rectified.apply(x, ceiling, in_place, self)  # type: ignore[no-untyped-call]
-        return rectified
+        activation: Tensor = _GuidedReLU.apply(x, maximum, in_place, self)  # type: ignore[no-untyped-call]
+        return activation
 
 
 def writes(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> bool:
@@ -53,8 +53,8 @@ def writes(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> bool
     return func in IN_PLACE or (asked is True)
 
 
-def _ceiling(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> float | None:
-    """Return the largest value a rectifier lets through; None for whatever is no rectifier."""
+def _maximum(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> float | None:
+    """Return the largest value a ReLU lets through, infinity for a plain one; None for any other call."""
     if func is F.relu6:
         return 6.0
     if func in RELU6:
@@ -71,20 +71,20 @@ def _bounds(args: tuple[Any, ...], kwargs: Any) -> tuple[Any, Any]:
     return (None if isinstance(low, Tensor) else low), high
 
 
-class _Rectified(torch.autograd.Function):
-    """Rectify; on the way back keep what is positive, and only where the input lay between zero and the ceiling."""
+class _GuidedReLU(torch.autograd.Function):
+    """A ReLU whose backward keeps positive gradients, and only where the input lay between zero and the maximum."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, ceiling: float, in_place: bool, mode: Guided) -> Tensor:
+    def forward(ctx: Any, x: Tensor, maximum: float, in_place: bool, mode: Guided) -> Tensor:
         ctx.mode = mode
-        ctx.save_for_backward((x > 0) & (x < ceiling))
+        ctx.save_for_backward((x > 0) & (x < maximum))
         if not in_place:
-            return x.clamp(0, ceiling)
+            return x.clamp(0, maximum)
         ctx.mark_dirty(x)
-        return x.clamp_(0, ceiling)
+        return x.clamp_(0, maximum)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        (passing,) = ctx.saved_tensors
+        (active,) = ctx.saved_tensors
         gradient = gradients[0].clamp(min=0) if ctx.mode.guiding else gradients[0]
-        return gradient * passing, None, None, None
+        return gradient * active, None, None, None

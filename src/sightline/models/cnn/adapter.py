@@ -1,11 +1,11 @@
-"""Convolutional networks, and whatever else ends in a feature map: where they can be cut, where a CAM is made.
+"""Convolutional networks, and other models that end in a feature map: their cut points and CAM layers.
 
-A *cut* is a place that everything passes through: `trunk` runs a model up to it, `tail` from there on, and a tail takes
-any number of edited activations. Cuts have the names of the modules that end there; activations are always
+A *cut* is a point that every path through the model passes: `trunk` runs a model up to it, `tail` from there on, and a
+tail takes any number of edited activations. Cuts have the names of the modules that end there; activations are always
 (batch, channel, height, width), also where a model keeps its channels last.
 
-A family whose forward is known step by step is a `Stepwise`, built from a `Plan` (steps.py, cnn_families.py,
-hierarchical.py); any other network with convolutions is a `GenericConvolutional` (cnn_generic.py).
+A family whose forward is known step by step is a `Stepwise`, built from a `Plan` (steps.py, families.py,
+hierarchical.py); any other network with convolutions is a `GenericConvolutional` (generic.py).
 """
 
 from __future__ import annotations
@@ -23,39 +23,34 @@ from sightline.errors import InputError, SiteError
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site
 from sightline.models.cnn.steps import Plan
-from sightline.models.facts import IMAGENET_SIZE
 from sightline.models.passes import spend
-from sightline.models.shadow import (
+from sightline.models.survey import (
     Size,
-    Stretch,
+    StepMeasurement,
     Survey,
     keeps_channels_last,
+    measure_steps,
+    meta_copy,
     module_sites,
-    shadow,
     survey_modules,
-    survey_steps,
 )
 from sightline.registry import unknown
 from sightline.types import Target, TokenGrid
 
 
 class Convolutional(Adapter):
-    """A network of feature maps.
-
-    Attributes:
-        usual_size: the image size the model was made for; others may do as well.
-    """
+    """A network of feature maps."""
 
     kind = "convolutional"
     offers = frozenset({"gradient", "layers", "cuts"})
     _size: Size  # of the images last seen
 
-    def __init__(self, model: Any, *, usual_size: Size = (IMAGENET_SIZE, IMAGENET_SIZE), **facts: Any) -> None:
+    def __init__(self, model: Any, *, default_size: Size | None = None, **facts: Any) -> None:
         super().__init__(model, **facts)
-        self.usual_size = self.input_size or usual_size
-        self._size = self.usual_size
+        self.default_size = self.input_size or default_size or self.default_size
+        self._size = self.default_size
 
-    # ---- what a kind says --------------------------------------------------------------------------------------
+    # ---- what each kind defines --------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -65,12 +60,12 @@ class Convolutional(Adapter):
     @property
     @abstractmethod
     def units(self) -> tuple[str, ...]:
-        """The cuts after each unit: residual block, convolution with its rectifier and pool, or dense layer."""
+        """The cuts after each unit: residual block, convolution with its ReLU and pool, or dense layer."""
 
     @property
     @abstractmethod
     def layers(self) -> tuple[str, ...]:
-        """The places for a CAM that an index chooses from: the default last, a stage earlier the one before it."""
+        """The CAM layers that an index chooses from: the default last, that of the stage before it second to last."""
 
     @abstractmethod
     def trunk(self, images: Tensor, site: str) -> Tensor:
@@ -96,11 +91,11 @@ class Convolutional(Adapter):
     def channels_last(self, site: str) -> bool:
         """Tell whether the model itself keeps this site as (batch, height, width, channel)."""
 
-    # ---- what follows from it ----------------------------------------------------------------------------------
+    # ---- what follows ----------------------------------------------------------------------------------
 
     @property
     def cam_layer(self) -> str:
-        """Where a CAM is made unless somebody says otherwise: the last feature map before it is pooled."""
+        """The default CAM layer: the last feature map before it is pooled."""
         return self.layers[-1]
 
     def layer(self, layer: str | int | None = None) -> str:
@@ -128,19 +123,19 @@ class Convolutional(Adapter):
         """Return how many channels the feature map at a cut or at any module's end has."""
         if site in self.cuts:
             return self.shape_at(site, self.known_size)[1]
-        shapes = [end.shape for end in self._survey(self.known_size).ends if end.name == site]
+        shapes = [end.shape for end in self._survey(self.known_size).outputs if end.name == site]
         if not shapes:
             raise SiteError(f"{self.name} runs without {site!r}; choose another layer, for instance {self.cam_layer!r}")
         if len(shapes[0]) != 4:
             raise self._no_map(site, shapes[0])
         return shapes[0][3 if self.channels_last(site) else 1]
 
-    def leads(self, site: str, count: int) -> int:
+    def blank_images(self, site: str, count: int) -> int:
         """Return how many blank images run up to a cut so that `count` activations can go on from there."""
         return 0
 
     def forward(self, images: Tensor) -> Any:
-        self._notice(images)
+        self._note_size(images)
         return super().forward(images)
 
     def grid_of(self, images: Tensor) -> TokenGrid:
@@ -171,8 +166,8 @@ class Convolutional(Adapter):
         with self.capture(site, gradient=True) as captured:
             logits = self(images)
             scores = [target(logits) for target in targets]
-        found = [self.to_map(site, g[site], images) for g in self.gradients_each(scores, captured)]
-        return self.to_map(site, captured[site].detach(), images), found
+        gradients = [self.to_map(site, g[site], images) for g in self.gradients_each(scores, captured)]
+        return self.to_map(site, captured[site].detach(), images), gradients
 
     @cached_property
     def sites(self) -> Mapping[str, Site]:
@@ -188,16 +183,16 @@ class Convolutional(Adapter):
             f"choose another, for instance {self.cam_layer!r}"
         )
 
-    def _notice(self, images: Tensor) -> None:
+    def _note_size(self, images: Tensor) -> None:
         self._size = (images.shape[-2], images.shape[-1])
 
     def _survey(self, size: Size) -> Survey:
-        """Survey the modules, on the model's shadow or, where that fails, on itself; remembered per model."""
+        """Survey the modules on a weightless copy or, where that fails, on the model; cached per model."""
         known = self._measurements()
         if size not in known:
             known[size] = self._measure(size, lambda model, image: survey_modules(model, image, self.logits))
-        found: Survey = known[size]
-        return found
+        survey: Survey = known[size]
+        return survey
 
     def _measurements(self) -> dict[Any, Any]:
         return _surveys.setdefault(self.model, {})
@@ -205,7 +200,7 @@ class Convolutional(Adapter):
     def _measure(self, size: Size, survey: Callable[[nn.Module, Tensor], Any]) -> Any:
         try:
             with torch.inference_mode(False):
-                return survey(shadow(self.model), torch.zeros(1, 3, *size, dtype=self.dtype, device="meta"))
+                return survey(meta_copy(self.model), torch.zeros(1, 3, *size, dtype=self.dtype, device="meta"))
         except Exception:  # a model may copy badly, or do what only tensors with contents can: then it runs itself
             pass
         try:
@@ -230,8 +225,8 @@ class Stepwise(Convolutional):
         self.steps = built.steps
         self._layers = built.layers
         self._position = {step.name: index for index, step in enumerate(self.steps) if step.cut}
-        if absent := set(self._layers) - set(self._position):
-            raise SiteError(f"the plan of {self.name} has no step for {', '.join(sorted(absent))}; mend the plan")
+        if missing := set(self._layers) - set(self._position):
+            raise SiteError(f"the plan of {self.name} has no step for {', '.join(sorted(missing))}; correct the plan")
 
     @property
     def cuts(self) -> tuple[str, ...]:
@@ -247,13 +242,13 @@ class Stepwise(Convolutional):
 
     def check_size(self, size: Size) -> None:
         super().check_size(size)
-        if size != self.usual_size:
-            self._stretches(size)  # says in one sentence why a size will not do
+        if size != self.default_size:
+            self._step_measurements(size)  # says in one sentence why a size will not do
         self._size = size
 
     def trunk(self, images: Tensor, site: str) -> Tensor:
         position = self._at(site)
-        self._notice(images)
+        self._note_size(images)
         spend(forward=len(images) * self.share(site))
         x = images
         for step in self.steps[: position + 1]:
@@ -288,34 +283,34 @@ class Stepwise(Convolutional):
         if site not in self._position:
             return super().activation_and_gradients(images, site, targets)
         with torch.no_grad():
-            seen = self.trunk(images, site)
+            activation = self.trunk(images, site)
         with torch.inference_mode(False), torch.enable_grad():  # a graph is built for the tail alone
-            seen = seen.clone().requires_grad_()
-            logits = self.tail(seen, site)
+            activation = activation.clone().requires_grad_()
+            logits = self.tail(activation, site)
             scores = [target(logits) for target in targets]
-        return seen.detach(), [g[site] for g in self.gradients_each(scores, {site: seen})]
+        return activation.detach(), [g[site] for g in self.gradients_each(scores, {site: activation})]
 
     def share(self, site: str) -> float:
         position = self._before(site)
-        found = self._stretches(self._size)
-        return found[position].work / (found[-1].work or 1) if position >= 0 else 0.0
+        measured = self._step_measurements(self._size)
+        return measured[position].work / (measured[-1].work or 1) if position >= 0 else 0.0
 
     def shape_at(self, site: str, size: Size) -> tuple[int, ...]:
         position = self._at(site)
-        shape = self._stretches(size)[position].shape
+        shape = self._step_measurements(size)[position].shape
         return (shape[0], shape[3], shape[1], shape[2]) if self.steps[position].channels_last else shape
 
     def channels_last(self, site: str) -> bool:
         if site in self._position:
             return self.steps[self._position[site]].channels_last
-        size = self.usual_size
-        return any(end.name == site and keeps_channels_last(end.shape, size) for end in self._survey(size).ends)
+        size = self.default_size
+        return any(end.name == site and keeps_channels_last(end.shape, size) for end in self._survey(size).outputs)
 
     @cached_property
     def num_classes(self) -> int | None:
-        told = getattr(self.model, "num_classes", None)
-        if isinstance(told, int):
-            return told
+        count = getattr(self.model, "num_classes", None)
+        if isinstance(count, int):
+            return count
         linear = [module for module in self.modules if isinstance(module, nn.Linear)]
         return linear[-1].out_features if linear else len(self.labels) or None
 
@@ -338,13 +333,13 @@ class Stepwise(Convolutional):
         within = [i for i, step in enumerate(self.steps) if (step.module or step.name).startswith(f"{site}.")]
         return min(within[-1], last) if within else last
 
-    def _stretches(self, size: Size) -> tuple[Stretch, ...]:
+    def _step_measurements(self, size: Size) -> tuple[StepMeasurement, ...]:
         known = self._measurements()
         key = (self._plan, len(self.steps), size)
         if key not in known:
-            known[key] = self._measure(size, self._survey_steps)
-        found: tuple[Stretch, ...] = known[key]
-        return found
+            known[key] = self._measure(size, self._measure_steps)
+        measurements: tuple[StepMeasurement, ...] = known[key]
+        return measurements
 
-    def _survey_steps(self, model: nn.Module, image: Tensor) -> tuple[Stretch, ...]:
-        return survey_steps([step.run for step in self._plan(model).steps], image)
+    def _measure_steps(self, model: nn.Module, image: Tensor) -> tuple[StepMeasurement, ...]:
+        return measure_steps([step.run for step in self._plan(model).steps], image)

@@ -1,8 +1,8 @@
 """Convolutional networks of torchvision and timm, step by step.
 
 ResNet (with Wide ResNet and ResNeXt), DenseNet, VGG, ConvNeXt, EfficientNet, MobileNetV2 and V3; the hierarchical
-transformers are in hierarchical.py. A model of a class that overrides the forward which a plan spells out is left to
-the generic adapter.
+transformers are in hierarchical.py. A model whose class overrides the forward that a plan describes is left to the
+generic adapter.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def timm_resnet(model: Any) -> Plan:
     return Plan((*_resnet(model, "act1"), _timm_head(model)), STAGES)
 
 
-def _resnet(model: Any, rectifier: str) -> Iterator[Step]:
-    for name in ("conv1", "bn1", rectifier, "maxpool"):
+def _resnet(model: Any, relu: str) -> Iterator[Step]:
+    for name in ("conv1", "bn1", relu, "maxpool"):
         yield step(name, getattr(model, name))
     for name in STAGES:
         yield from each(name, getattr(model, name), unit=True)
@@ -51,7 +51,7 @@ def _resnet(model: Any, rectifier: str) -> Iterator[Step]:
 
 
 def torchvision_densenet(model: Any) -> Plan:
-    """Dense blocks and transitions; `features` ends with norm5, before the rectifier."""
+    """Dense blocks and transitions; `features` ends with norm5, before the ReLU."""
 
     def classify(x: Tensor) -> Tensor:
         pooled = F.adaptive_avg_pool2d(F.relu(x), (1, 1))
@@ -61,7 +61,7 @@ def torchvision_densenet(model: Any) -> Plan:
 
 
 def timm_densenet(model: Any) -> Plan:
-    """As torchvision's; norm5 holds the rectifier too, so the map before it is what norm5's own dropout passes on."""
+    """As torchvision's; norm5 holds the ReLU too, so the map before it is the output of norm5's own dropout."""
     norm = model.features.norm5
     if not hasattr(norm, "drop") or not hasattr(norm, "act"):
         return Plan((*_densenet(model), same("features"), _timm_head(model)), _dense_layers(model, "features.norm5"))
@@ -108,7 +108,7 @@ def _dense_layers(model: Any, last: str) -> tuple[str, ...]:
 
 
 def torchvision_vgg(model: Any) -> Plan:
-    """Convolutions, rectifiers and pools in a row; avgpool, classifier."""
+    """Convolutions, ReLUs and pools in sequence; avgpool, classifier."""
     end = head(lambda x: model.classifier(torch.flatten(model.avgpool(x), 1)), model.avgpool, model.classifier)
     return _vgg(model, end)
 
@@ -226,16 +226,16 @@ def recognise(model: nn.Module, facts: dict[str, Any]) -> Stepwise | None:
         cls = ancestor(model, package, name)
         if cls is None or _runs_otherwise(model, cls):
             continue
-        told = timm_facts(model) if package.startswith("timm") else torchvision_facts(model)
+        read = timm_facts(model) if package.startswith("timm") else torchvision_facts(model)
         try:
-            return Stepwise(model, plan, **hierarchical.sizes(model) | told | facts)
+            return Stepwise(model, plan, **hierarchical.sizes(model) | read | facts)
         except (AttributeError, IndexError, SiteError):
-            return None  # somebody took parts out; the generic adapter reads what is there
+            return None  # parts were removed; the generic adapter reads what is left
     return None
 
 
 def _runs_otherwise(model: nn.Module, cls: type) -> bool:
-    """Tell whether a subclass, or somebody who wrote on the model, has replaced the forward that a plan spells out."""
+    """Tell whether a subclass, or an attribute of the model, overrides the forward that a plan describes."""
     return any(
         name in vars(model) or getattr(type(model), name, None) is not getattr(cls, name, None) for name in FORWARDS
     )

@@ -1,8 +1,8 @@
-"""Any other network with convolutions: a user's own, or a family that nobody has spelt out.
+"""Any other network with convolutions: a user's own, or of a family without a plan.
 
-What it is made of is measured on its shadow (shadow.py): which modules end in a feature map that everything passes
-through, in which order, at which cost. The trunk is the model itself, left at the cut; the tail is the model run on one
-blank image with the activation put in its place there, so a tail costs one trunk more than it would in a `Stepwise`.
+Its structure is measured on a weightless copy (survey.py): which modules end in a feature map that every path passes,
+in which order, at which cost. The trunk is the model itself, stopped at the cut; the tail is the model run on one blank
+image whose activation at the cut is replaced, so a tail costs one trunk more than it would in a `Stepwise`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sightline.models.cnn.adapter import Convolutional
 from sightline.models.cnn.hierarchical import sizes
 from sightline.models.facts import IMAGE_SIZES, timm_facts, torchvision_facts, transformers_facts
 from sightline.models.passes import spend
-from sightline.models.shadow import CONVOLUTIONS, Seen, Size, Survey, keeps_channels_last, map_sites
+from sightline.models.survey import CONVOLUTIONS, ModuleOutput, Size, Survey, keeps_channels_last, map_sites
 
 WEIGHTS = (*CONVOLUTIONS, nn.Linear)
 
@@ -30,7 +30,7 @@ class GenericConvolutional(Convolutional):
 
     @property
     def cuts(self) -> tuple[str, ...]:
-        return tuple(end.name for end in self._maps)
+        return tuple(output.name for output in self._maps)
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -42,18 +42,18 @@ class GenericConvolutional(Convolutional):
         for group in self._groups:
             size = self._spatial(group[0])
             # where the map has another size than its convolution left, it has been pooled
-            settled = [end for end in group if self._spatial(end) == size]
+            settled = [output for output in group if self._spatial(output) == size]
             last.pop(size, None)
             last[size] = settled[-1].name
         self._refuse_tokens(settled[-1])
         return tuple(last.values())
 
-    def _refuse_tokens(self, last: Seen) -> None:
+    def _refuse_tokens(self, last: ModuleOutput) -> None:
         """Refuse a transformer: what follows its last map is tokens, and that map is no more than its embedding."""
-        after = [end for end in self._structure.ends if end.work > last.work and len(end.shape) == 3]
+        after = [output for output in self._structure.outputs if output.work > last.work and len(output.shape) == 3]
         if len(after) > len(self._maps):
             raise UnsupportedModel(
-                f"{self.name} turns its feature map into tokens at {last.name}, and nobody has said how to read them; "
+                f"{self.name} turns its feature map into tokens at {last.name}, which no family knows how to read; "
                 "name a layer, or use a method that needs none, such as ixg or rise"
             )
 
@@ -72,7 +72,7 @@ class GenericConvolutional(Convolutional):
         self._size = size
 
     def trunk(self, images: Tensor, site: str) -> Tensor:
-        self._notice(images)
+        self._note_size(images)
         self._check(site)
         spend(forward=len(images) * self.share(site))
         return self._until(images, site, {})
@@ -81,44 +81,44 @@ class GenericConvolutional(Convolutional):
         self._check(first)
         self._check(last)
         before, after = self.share(first), self.share(last)
-        blanks = self.leads(first, len(activation))
+        blanks = self.blank_images(first, len(activation))
         spend(forward=blanks * before + len(activation) * (after - before))
         if first == last:
             return activation.clone()
-        return self._until(self._blank(blanks), last, self._in_place(activation, first))
+        return self._until(self._blank(blanks), last, self._replacement(activation, first))
 
     def tail(self, activation: Tensor, site: str) -> Tensor:
         self._check(site)
-        blanks = self.leads(site, len(activation))
+        blanks = self.blank_images(site, len(activation))
         share = self.share(site)
         spend(forward=blanks * share + len(activation) * (1 - share))
         return self._replay(activation, site, blanks)
 
-    def leads(self, site: str, count: int) -> int:
+    def blank_images(self, site: str, count: int) -> int:
         few = count < 4  # too few for the check to pay
         return count if few or not self._follows(site) else 1
 
     def _until(self, images: Tensor, site: str, changes: dict[str, Change]) -> Tensor:
-        """Run the model up to a cut and leave it there."""
-        found: list[Tensor] = []
+        """Run the model up to a cut and stop there."""
+        activations: list[Tensor] = []
 
         def stop(value: Tensor) -> Tensor:
-            found.append(value)
+            activations.append(value)
             raise _Reached
 
         try:
             with watch(self.sites, {**changes, site: stop}):
                 self.model(images)
         except _Reached:
-            return self.to_map(site, found[0], images)
+            return self.to_map(site, activations[0], images)
         raise SiteError(f"{self.name} ran without reaching {site!r}; its structure changes from one image to the next")
 
     def _replay(self, activation: Tensor, site: str, blanks: int) -> Tensor:
-        """Run the model on some blank images, and put the activation in the place of theirs."""
-        with watch(self.sites, self._in_place(activation, site)):
+        """Run the model on blank images, their activation at a cut replaced."""
+        with watch(self.sites, self._replacement(activation, site)):
             return self.logits(self.model(self._blank(blanks)))
 
-    def _in_place(self, activation: Tensor, site: str) -> dict[str, Change]:
+    def _replacement(self, activation: Tensor, site: str) -> dict[str, Change]:
         native = self.from_map(site, activation)
         return {site: lambda _blank: native.clone()}
 
@@ -126,7 +126,7 @@ class GenericConvolutional(Convolutional):
         return torch.zeros(count, 3, *self._size, dtype=self.dtype, device=self.device)
 
     def _follows(self, site: str) -> bool:
-        """Try once whether, when one blank image goes in, the rest of the model takes a batch of another size."""
+        """Try once whether the rest of the model takes a larger batch than the one blank image that went in."""
         known = self._measurements()
         if ("follows", site) not in known:
             shape = self.shape_at(site, self._size)[1:]
@@ -134,10 +134,12 @@ class GenericConvolutional(Convolutional):
             with torch.no_grad():
                 both = self._replay(two, site, 2)
                 try:
-                    one = self._replay(two, site, 1)
+                    replayed = self._replay(two, site, 1)
                 except (RuntimeError, ValueError, AssertionError, IndexError, SightlineError):
-                    one = both[:0]  # the model had noted how many images came in
-                known["follows", site] = one.shape == both.shape and torch.allclose(one, both, rtol=1e-4, atol=1e-5)
+                    replayed = both[:0]  # the model had noted how many images came in
+                known["follows", site] = replayed.shape == both.shape and torch.allclose(
+                    replayed, both, rtol=1e-4, atol=1e-5
+                )
         return bool(known["follows", site])
 
     @property
@@ -147,16 +149,18 @@ class GenericConvolutional(Convolutional):
 
     def share(self, site: str) -> float:
         survey = self._survey(self.known_size)
-        works = [end.work for end in survey.ends if end.name == site]
+        works = [output.work for output in survey.outputs if output.name == site]
         return works[0] / (survey.work or 1) if works else 0.0
 
     def shape_at(self, site: str, size: Size) -> tuple[int, ...]:
         self._check(site)
-        shape = next(end.shape for end in self._survey(size).ends if end.name == site)
+        shape = next(output.shape for output in self._survey(size).outputs if output.name == site)
         return (shape[0], shape[3], shape[1], shape[2]) if self.channels_last(site) else shape
 
     def channels_last(self, site: str) -> bool:
-        return any(end.name == site and keeps_channels_last(end.shape, self._base) for end in self._structure.ends)
+        return any(
+            output.name == site and keeps_channels_last(output.shape, self._base) for output in self._structure.outputs
+        )
 
     @property
     def _structure(self) -> Survey:
@@ -177,13 +181,15 @@ class GenericConvolutional(Convolutional):
         )
 
     @cached_property
-    def _maps(self) -> tuple[Seen, ...]:
-        """What everything passes through that is a map of more than one cell, and no longer the image."""
-        narrow = [end for end in self._structure.ends if end.bottleneck and len(end.shape) == 4 and end.work]
-        left = {end.tensor for end in narrow if end.module is not nn.Module}
+    def _maps(self) -> tuple[ModuleOutput, ...]:
+        """The feature maps of more than one cell that every path passes, after the image."""
+        narrow = [
+            output for output in self._structure.outputs if output.bottleneck and len(output.shape) == 4 and output.work
+        ]
+        left = {output.tensor for output in narrow if output.module is not nn.Module}
         # what enters a module needs a name only where no module left it
-        named = [end for end in narrow if end.module is not nn.Module or end.tensor not in left]
-        maps = tuple(end for end in named if self._is_map(*self._spatial(end)))
+        named = [output for output in narrow if output.module is not nn.Module or output.tensor not in left]
+        maps = tuple(output for output in named if self._is_map(*self._spatial(output)))
         if not maps:
             raise UnsupportedModel(
                 f"{self.name} has no feature map that everything passes through, so it has no layer to cut at; "
@@ -192,26 +198,28 @@ class GenericConvolutional(Convolutional):
         return maps
 
     @cached_property
-    def _groups(self) -> tuple[tuple[Seen, ...], ...]:
-        """The maps, each tensor under one name; a group begins where new weights have been at work."""
+    def _groups(self) -> tuple[tuple[ModuleOutput, ...], ...]:
+        """The maps, each tensor under one name; a group begins where new weights have been applied."""
         maps, tensors = set(self._maps), set[int]()
-        groups: list[list[Seen]] = []
+        groups: list[list[ModuleOutput]] = []
         begin = True
-        for end in self._structure.ends:
-            begin = begin or issubclass(end.module, WEIGHTS)
-            if end in maps and end.tensor not in tensors:
-                tensors.add(end.tensor)
+        for output in self._structure.outputs:
+            begin = begin or issubclass(output.module, WEIGHTS)
+            if output in maps and output.tensor not in tensors:
+                tensors.add(output.tensor)
                 groups.extend([[]] if begin else [])
-                groups[-1].append(self._best_named(end))
+                groups[-1].append(self._best_named(output))
                 begin = False
         return tuple(map(tuple, groups))
 
-    def _best_named(self, inner: Seen) -> Seen:
-        """Of the modules that end with the same tensor take the outermost around the first that is no mere sequence."""
+    def _best_named(self, inner: ModuleOutput) -> ModuleOutput:
+        """Return the outermost module around this one that ends with the same tensor and is no mere sequence."""
         around = [
-            end
-            for end in self._maps
-            if end.tensor == inner.tensor and inner.name.startswith(f"{end.name}.") and end.module is not nn.Sequential
+            output
+            for output in self._maps
+            if output.tensor == inner.tensor
+            and inner.name.startswith(f"{output.name}.")
+            and output.module is not nn.Sequential
         ]
         return around[-1] if around else inner
 
@@ -219,8 +227,8 @@ class GenericConvolutional(Convolutional):
         """Tell a feature map from other tensors of four axes: it has several cells, and lies as the image does."""
         return max(height, width) > 1 and abs(height * self._base[1] / self._base[0] - width) < 1.5
 
-    def _spatial(self, end: Seen) -> Size:
-        shape = end.shape
+    def _spatial(self, output: ModuleOutput) -> Size:
+        shape = output.shape
         return (shape[1], shape[2]) if keeps_channels_last(shape, self._base) else (shape[2], shape[3])
 
     def _check(self, site: str) -> None:
@@ -233,7 +241,7 @@ class _Reached(Exception):
 
 
 def recognise_generic(model: nn.Module, facts: dict[str, Any]) -> GenericConvolutional | None:
-    """Adapt any model that is made of convolutions; to be asked after everybody else.
+    """Adapt any model that is made of convolutions; tried after every family.
 
     A patch embedding is a convolution too, so a model with many more linear layers than convolutions is declined.
     """

@@ -63,7 +63,7 @@ def sizes(model: Any) -> dict[str, Any]:
     if is_a(model, "timm.models", "MaxxVit"):  # its last attention window is the whole map
         windows = [part.window_size for part in model.stages.modules() if hasattr(part, "window_size")]
         if windows:
-            return {"usual_size": tuple(int(cells) * model.feature_info[-1]["reduction"] for cells in windows[-1])}
+            return {"default_size": tuple(int(cells) * model.feature_info[-1]["reduction"] for cells in windows[-1])}
     config = getattr(model, "pretrained_cfg", None) or {}
     size = config.get("input_size", (3, IMAGENET_SIZE, IMAGENET_SIZE))
-    return {"usual_size": (int(size[-2]), int(size[-1]))}
+    return {"default_size": (int(size[-2]), int(size[-1]))}

@@ -1,4 +1,4 @@
-"""Spell a model's forward out as steps."""
+"""Describe a model's forward as a sequence of steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Step:
         name: of the cut after it, which is the name of the module that ends there.
         run: activation in, activation out.
         cut: whether it leaves a feature map.
-        unit: whether a unit ends here: a residual block, a convolution with its rectifier and pool, a dense layer.
+        unit: whether a unit ends here: a residual block, a convolution with its ReLU and pool, a dense layer.
         channels_last: whether its activation is (batch, height, width, channel).
         writes: whether it may write into the activation it is given.
         module: the module it runs, where the cut has another name.
@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A model as steps whose composition is its forward, and the places for a CAM, the default one last."""
+    """A model as steps whose composition is its forward, and its CAM layers, the default last."""
 
     steps: tuple[Step, ...]
     layers: tuple[str, ...]
@@ -48,14 +48,14 @@ def step(name: str, module: nn.Module, **marks: Any) -> Step:
 
 
 def same(name: str, **marks: Any) -> Step:
-    """Do nothing: give the activation another name, that of the stage which ends here."""
+    """Do nothing: name the activation after the stage that ends here."""
     return Step(name, lambda x: x, **marks)
 
 
 def each(name: str, module: nn.Module, **marks: Any) -> Iterator[Step]:
     """Run the children of a sequence one by one; then, if it is a module that runs, the activation has its name too."""
     if not isinstance(module, nn.ModuleList) and type(module).forward is not nn.Sequential.forward:
-        yield step(name, module, **marks)  # somebody's own module in the place of a sequence
+        yield step(name, module, **marks)  # another module where a sequence was expected
         return
     for child, part in module.named_children():
         yield step(f"{name}.{child}", part, **marks)

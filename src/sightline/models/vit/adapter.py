@@ -33,12 +33,12 @@ class Block:
 
     Attributes:
         module: the whole block.
-        attention: the module that attends, tokens in, tokens out; the block itself where the two are one.
+        attention: the attention module, tokens in, tokens out; the block itself where it holds the attention.
         norm1: before (or, in post-norm models, after) the attention; None where there is none.
         norm2: before (or after) the MLP.
         mlp: the feed-forward part, None where it is no module of its own.
         projection: the attention's output projection, None where it is no module of its own.
-        feed: the linear layer, the activation and the linear layer of a plain MLP, None where it is not plain.
+        mlp_layers: the linear layer, the activation and the linear layer of a plain MLP, None where it is not plain.
         scales: the names, inside the block, of the vectors that scale what attention and MLP add to the residual
             stream; a name that is not there stands for no scaling.
     """
@@ -49,7 +49,7 @@ class Block:
     norm2: nn.Module | None
     mlp: nn.Module | None
     projection: nn.Module | None = None
-    feed: tuple[nn.Module, nn.Module, nn.Module] | None = None
+    mlp_layers: tuple[nn.Module, nn.Module, nn.Module] | None = None
     scales: tuple[str, str] = ("", "")
 
     @property
@@ -91,7 +91,7 @@ class VisionTransformer(Adapter):
     kind = "transformer"
     offers = frozenset({"gradient", "layers", "attention", "tokens"})
 
-    # ---- what a family says ------------------------------------------------------------------------------------
+    # ---- what each family defines ------------------------------------------------------------------------------------
 
     @cached_property
     @abstractmethod
@@ -131,14 +131,14 @@ class VisionTransformer(Adapter):
     def finish(self, tokens: Tensor) -> Tensor:
         """Turn the tokens that leave the last block into logits."""
 
-    # ---- what follows from it ----------------------------------------------------------------------------------
+    # ---- what follows ----------------------------------------------------------------------------------
 
     @property
     def depth(self) -> int:
         return len(self.blocks)
 
     @property
-    def heads_of_pool(self) -> tuple[int, ...]:
+    def pooled_tokens(self) -> tuple[int, ...]:
         """The prefix tokens the classifier reads."""
         return {"cls": (0,), "cls+mean": (0,), "cls+distilled": (0, 1)}.get(self.pool, ())
 
@@ -158,10 +158,10 @@ class VisionTransformer(Adapter):
 
     def start(self, images: Tensor) -> Tensor:
         """Return X_0, the tokens that enter the first block, shape (batch, token, channel)."""
-        found: list[Tensor] = []
+        entered: list[Tensor] = []
 
         def stop(tokens: Tensor) -> Tensor:
-            found.append(tokens)
+            entered.append(tokens)
             raise _Reached
 
         spend(forward=0.0)  # the embedding is one matrix product: it costs next to nothing and counts as nothing
@@ -169,7 +169,7 @@ class VisionTransformer(Adapter):
             with watch({"entry": self.entry}, {"entry": stop}):
                 self.forward(images)
         except _Reached:
-            return found[0]
+            return entered[0]
         raise SiteError(f"{self.name} ran without reaching its first block; its structure is not the one it claims")
 
     def run(self, tokens: Tensor, first: int = 0, last: int | None = None, *, keep: Tensor | None = None) -> Tensor:
@@ -187,7 +187,7 @@ class VisionTransformer(Adapter):
 
     @contextmanager
     def attend(self, changes: Mapping[int, Attend]) -> Iterator[None]:
-        """Let functions stand in for the attention of blocks, by index: (queries, keys, values, scale) -> mixed values.
+        """Replace the attention of blocks, by index, by functions: (queries, keys, values, scale) -> heads' outputs.
 
         All are (batch, head, token, channel); projections, norms and MLPs stay the model's own.
         """
@@ -195,18 +195,18 @@ class VisionTransformer(Adapter):
             yield
 
     def keys_and_values(self, tokens: Tensor, index: int, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return what tokens that enter a block show to its attention, (batch, head, token, channel) each."""
-        found: list[tuple[Tensor, Tensor]] = []
+        """Return the keys and values of tokens that enter a block, (batch, head, token, channel) each."""
+        pairs: list[tuple[Tensor, Tensor]] = []
 
         def stop(_query: Tensor, key: Tensor, value: Tensor, _scale: float) -> Tensor:
-            found.append((key, value))
+            pairs.append((key, value))
             raise _Reached
 
         try:
             with self.attend({index: stop}):
                 self.step(tokens, index, keep)
         except _Reached:
-            return found[0]
+            return pairs[0]
         raise SiteError(f"block {index} of {self.name} ran without attending; its structure is not the one it claims")
 
     @cached_property
@@ -217,11 +217,11 @@ class VisionTransformer(Adapter):
         """Return how much the classifier reads of each token directly, shape (token,), summing to one.
 
         The class token for a CLS model; class and distillation token by halves for a distilled one; all patches evenly
-        for a pooled one; class token and patches by halves where the classifier reads both. It is the row that
-        attention methods read.
+        for a pooled one; class token and patches by halves where the classifier reads both. Attention methods read this
+        row of the attention matrix.
         """
         weights = torch.zeros(tokens, dtype=self.dtype, device=self.device)
-        heads = self.heads_of_pool
+        heads = self.pooled_tokens
         patches = self.pool in ("mean", "cls+mean", "map")
         share = 1.0 / (len(heads) + patches)
         for head in heads:
@@ -232,18 +232,18 @@ class VisionTransformer(Adapter):
 
     @cached_property
     def sites(self) -> Mapping[str, Site]:
-        found: dict[str, Site] = {}
+        sites: dict[str, Site] = {}
         for index, block in enumerate(self.blocks):
-            found[f"block.{index}.input"] = self.entry if index == 0 else Site(block.module, "input")
+            sites[f"block.{index}.input"] = self.entry if index == 0 else Site(block.module, "input")
             for name in ("norm1", "attention", "norm2", "mlp"):
                 if (module := getattr(block, name)) is not None and module is not block.module:
-                    found[f"block.{index}.{name}"] = Site(module)
+                    sites[f"block.{index}.{name}"] = Site(module)
             for place in ATTENTION_PLACES:
-                found[f"block.{index}.{place}"] = Site(block.attention, place)
-            found[f"block.{index}.output"] = Site(block.module)
+                sites[f"block.{index}.{place}"] = Site(block.attention, place)
+            sites[f"block.{index}.output"] = Site(block.module)
         if self.final_norm is not None:
-            found["norm"] = Site(self.final_norm)
-        return found
+            sites["norm"] = Site(self.final_norm)
+        return sites
 
     def every(self, place: str, start: int = 0) -> list[str]:
         """Return the names of one kind of site in every block from `start` on."""
@@ -253,7 +253,7 @@ class VisionTransformer(Adapter):
         """Return a site: None is the last block's first norm, an index that of another block, a name itself.
 
         The patches of a class-token model no longer feed the output after the last attention, so the last block's
-        output has no gradient there; its first norm is the last place that has.
+        output has no gradient there; its first norm is the last site that has one.
         """
         if isinstance(layer, str):
             return next(iter(self.find(layer)))
@@ -275,7 +275,7 @@ class VisionTransformer(Adapter):
 
 
 class _Reached(Exception):
-    """Raised to leave the model once what was asked for is there."""
+    """Raised to stop the model once the wanted tensor is computed."""
 
 
 def gather_rotary(table: Tensor, keep: Tensor | None) -> Tensor:
@@ -285,30 +285,23 @@ def gather_rotary(table: Tensor, keep: Tensor | None) -> Tensor:
     return table[keep] if keep.ndim == 1 else table[keep][:, None]
 
 
-def attribute_path(root: Any, path: str) -> Any:
-    """Follow a dotted path of attributes."""
-    for name in path.split("."):
-        root = getattr(root, name)
-    return root
-
-
 def first_attribute(root: Any, names: Sequence[str]) -> Any:
-    """Return the first of these attributes that is there and not None."""
+    """Return the first of these attributes that exists and is not None."""
     return next((value for name in names if (value := getattr(root, name, None)) is not None), None)
 
 
 def first_path(root: Any, paths: Sequence[str]) -> Any:
-    """Follow dotted paths of attributes; return the end of the first that is there whole and not None."""
+    """Follow dotted paths of attributes; return the end of the first that exists and is not None."""
     for path in paths:
-        found = root
+        value = root
         for name in path.split("."):
-            found = getattr(found, name, None)
-        if found is not None:
-            return found
+            value = getattr(value, name, None)
+        if value is not None:
+            return value
     return None
 
 
-def plain_feed(first: Any, activation: Any, second: Any) -> tuple[nn.Module, nn.Module, nn.Module] | None:
+def plain_mlp(first: Any, activation: Any, second: Any) -> tuple[nn.Module, nn.Module, nn.Module] | None:
     """Return the layers of a plain MLP, None where one of them is missing."""
-    whole = all(isinstance(part, nn.Module) for part in (first, activation, second))
-    return (first, activation, second) if whole else None
+    complete = all(isinstance(layer, nn.Module) for layer in (first, activation, second))
+    return (first, activation, second) if complete else None

@@ -1,4 +1,4 @@
-"""What `nn.MultiheadAttention` computes, step by step, so that its projections and its heads can be seen."""
+"""`nn.MultiheadAttention` computed step by step, so that its projections and heads can be captured."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool], tuple[Tensor, T
 
 
 def multi_head(attend: Attend, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor | None]:
-    """Stand in for a call of `F.multi_head_attention_forward`, (token, batch, channel) in and out.
+    """Compute a call of `F.multi_head_attention_forward`, (token, batch, channel) in and out.
 
     `attend` gets queries, keys and values, (batch, head, token, channel), the mask, and whether the weights are wanted;
-    it returns the mixed values and, if they are, the probabilities.
+    it returns the heads' outputs and, if they are, the probabilities.
     """
     call = _SIGNATURE.bind(*args, **kwargs)
     call.apply_defaults()
     given = call.arguments
     if given["bias_k"] is not None or given["add_zero_attn"] or given["static_k"] is not None:
         raise SiteError(
-            "this nn.MultiheadAttention adds keys of its own, so its heads cannot be seen; "
+            "this nn.MultiheadAttention adds keys of its own, so its heads cannot be captured; "
             "use a method that needs no attention"
         )
     q, k, v = (x.unflatten(-1, (given["num_heads"], -1)).permute(1, 2, 0, 3) for x in _projected(given))

@@ -19,7 +19,7 @@ from sightline.extras import require
 from sightline.models.capture import Site
 from sightline.models.facts import CLIP, is_a
 from sightline.models.vit import timm as vit_timm
-from sightline.models.vit.adapter import Block, VisionTransformer, plain_feed
+from sightline.models.vit.adapter import Block, VisionTransformer, plain_mlp
 from sightline.models.vit.wrapped import WrappedTransformer
 
 _BPE_SIZE = 49408  # words of the vocabulary that open_clip ships, and of every model trained with it
@@ -73,7 +73,7 @@ class OpenClipTransformer(VisionTransformer):
         return self.tower.transformer.resblocks[index](tokens)  # type: ignore[no-any-return]
 
     def finish(self, tokens: Tensor) -> Tensor:
-        pooled, _ = self.tower._pool(tokens)  # the one place that knows every order of norm and pooling
+        pooled, _ = self.tower._pool(tokens)  # it knows every order of norm and pooling
         return self.logits(pooled if self.tower.proj is None else pooled @ self.tower.proj)
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
@@ -116,7 +116,7 @@ def _block(module: Any) -> Block:
         norm2=module.ln_2,
         mlp=module.mlp,
         projection=getattr(module.attn, "out_proj", None),
-        feed=plain_feed(*(getattr(module.mlp, name, None) for name in ("c_fc", "gelu", "c_proj"))),
+        mlp_layers=plain_mlp(*(getattr(module.mlp, name, None) for name in ("c_fc", "gelu", "c_proj"))),
         scales=("ls_1.gamma", "ls_2.gamma"),
     )
 
@@ -136,7 +136,7 @@ def _own_tokenizer(adapter: OpenClipTransformer | OpenClipTimm) -> Any:
             f"{adapter.name} reads a vocabulary of {words} words, not the {_BPE_SIZE} of open_clip's own tokenizer; "
             "call adapt(model, tokenizer=open_clip.get_tokenizer(name))"
         )
-    return require("open_clip", extra="clip").SimpleTokenizer(context_length=text.context_length)
+    return require("open_clip").SimpleTokenizer(context_length=text.context_length)
 
 
 def _facts(tower: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _facts(tower: Any) -> dict[str, Any]:
     config = getattr(tower, "preprocess_cfg", None)
     if not config:
         return {**CLIP, "output": "embedding"}
-    transform = require("open_clip.transform", extra="clip")
+    transform = require("open_clip.transform")
     known = {field.name for field in fields(transform.PreprocessCfg)}
     prepared = transform.PreprocessCfg(**{name: value for name, value in config.items() if name in known})
     preprocess = transform.image_transform_v2(prepared, is_train=False)

@@ -3,9 +3,9 @@ r"""What a pre-norm block computes, part by part, read while the model runs and 
 .. math:: \text{middle} = x + s_1 \odot \text{attention}(\text{norm}_1(x)), \qquad
     \text{output} = \text{middle} + s_2 \odot \text{MLP}(\text{norm}_2(\text{middle}))
 
-Methods that take a block apart need it to be made of these parts and nothing else. Whether it is, is decided by the
-numbers: what the parts give together must be what the block gave, so a gate or a norm in an unexpected place is found
-out whichever library it comes from.
+Methods that decompose a block need it to be made of these parts and nothing else. That is checked by the numbers: the
+parts together must give the block's output, so a gate or a norm in an unexpected place is detected whichever library it
+comes from.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class HeldNorm:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """One block of one batch.
+    """The activations of one block on one batch.
 
     Attributes:
         block: its modules.
@@ -60,7 +60,7 @@ class Parts:
         origin: what a method started at this block starts from, shape (batch, token, channel): the tokens that entered,
             for the first block before any norm that precedes the blocks.
         tokens: what entered the block itself, of the same shape.
-        seen: what its sites held, by place.
+        seen: the tensors at its sites, by place.
     """
 
     block: Block
@@ -122,20 +122,20 @@ class Parts:
     @cached_property
     def value_map(self) -> tuple[Tensor, Tensor]:
         """Weight (head · channel of a head, channel) and bias of the map from the first norm to the values."""
-        found, size = self.block.value, self.values.shape[1] * self.values.shape[-1]
-        if found is None or found[0].shape != (size, self.tokens.shape[-1]):
+        linear, size = self.block.value, self.values.shape[1] * self.values.shape[-1]
+        if linear is None or linear[0].shape != (size, self.tokens.shape[-1]):
             raise self._unsupported("the map that makes its values cannot be found")
-        weight, bias = self._like(found[0]), self._bias(found[1], size)
-        made = F.linear(self._get("norm1"), weight, bias).unflatten(-1, self.values.shape[1::2]).transpose(1, 2)
-        self._agree(made, self.values, "its values are not a linear map of the first norm")
+        weight, bias = self._like(linear[0]), self._bias(linear[1], size)
+        values = F.linear(self._get("norm1"), weight, bias).unflatten(-1, self.values.shape[1::2]).transpose(1, 2)
+        self._agree(values, self.values, "its values are not a linear map of the first norm")
         return weight, bias
 
     @cached_property
     def homogeneous_values(self) -> Tensor:
         """The values without what biases put into them: the norm's, and the map's own."""
         shifted = self._get("norm1") - self.norm1.bias
-        made: Tensor = F.linear(shifted, self.value_map[0]).unflatten(-1, self.values.shape[1::2])
-        return made.transpose(1, 2)
+        values: Tensor = F.linear(shifted, self.value_map[0]).unflatten(-1, self.values.shape[1::2])
+        return values.transpose(1, 2)
 
     @cached_property
     def norm1(self) -> HeldNorm:
@@ -146,9 +146,9 @@ class Parts:
         return self._norm(self.block.norm2, self.middle, "norm2")
 
     @cached_property
-    def feed(self) -> tuple[nn.Linear, nn.Module, nn.Linear]:
+    def mlp_layers(self) -> tuple[nn.Linear, nn.Module, nn.Linear]:
         """The three layers of the MLP."""
-        first, activation, second = self.block.feed or (None, None, None)
+        first, activation, second = self.block.mlp_layers or (None, None, None)
         if not isinstance(first, nn.Linear) or not isinstance(second, nn.Linear) or activation is None:
             raise self._unsupported("its MLP is not linear, activation, linear")
         if self._get("norm2").shape[-1] != first.in_features or first.out_features != second.in_features:
@@ -192,7 +192,7 @@ class Parts:
 
     def _unsupported(self, why: str) -> UnsupportedModel:
         return UnsupportedModel(
-            f"{self.name} is no plain pre-norm block: {why}; use a method that need not take blocks apart, "
+            f"{self.name} is no plain pre-norm block: {why}; use a method that need not decompose blocks, "
             "such as rollout, ixg or decompx"
         )
 
@@ -222,14 +222,14 @@ def read_parts(model: VisionTransformer, images: Tensor, start: int = 0) -> list
         model(images)
     lifted = {name: full_precision(value) for name, value in seen.items()}
     norm = entry_norm(model)
-    found = []
+    blocks = []
     for index in range(start, model.depth):
         tokens = origin = lifted[f"block.{index}.input"]
         if index == 0 and norm is not None:
             tokens = norm(origin.to(model.dtype)).to(origin)
         places = {place: lifted[name] for place in _PLACES if (name := f"block.{index}.{place}") in lifted}
-        found.append(Parts(model.blocks[index], f"block {index} of {model.name}", origin, tokens, places))
-    return found
+        blocks.append(Parts(model.blocks[index], f"block {index} of {model.name}", origin, tokens, places))
+    return blocks
 
 
 def entry_norm(model: VisionTransformer) -> nn.Module | None:

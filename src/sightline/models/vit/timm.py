@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sightline.errors import InputError
 from sightline.models.capture import Site
 from sightline.models.facts import is_a, timm_facts
-from sightline.models.vit.adapter import Block, VisionTransformer, first_path, gather_rotary, plain_feed
+from sightline.models.vit.adapter import Block, VisionTransformer, first_path, gather_rotary, plain_mlp
 
 
 class TimmVisionTransformer(VisionTransformer):
@@ -56,9 +56,9 @@ class TimmVisionTransformer(VisionTransformer):
     @cached_property
     def num_classes(self) -> int:
         head = getattr(self.model, "head", None)
-        if isinstance(head, nn.Linear):  # a user's own head does not tell the model
+        if isinstance(head, nn.Linear):  # a user's own head leaves num_classes as it was
             return head.out_features
-        return int(self.model.num_classes) or int(self.model.num_features)  # without a head, the features stand in
+        return int(self.model.num_classes) or int(self.model.num_features)  # without a head, the number of features
 
     def check_size(self, size: tuple[int, int]) -> None:
         super().check_size(size)
@@ -70,7 +70,7 @@ class TimmVisionTransformer(VisionTransformer):
 
     @contextmanager
     def interceptable(self) -> Iterator[None]:
-        # timm copies the flag into every attention; one built with it off writes its softmax out
+        # timm copies the flag into every attention; one built with it off calls softmax itself
         with ExitStack() as stack:
             for block in self.blocks:
                 attention: Any = block.attention
@@ -126,7 +126,7 @@ def _block(module: Any) -> Block:
         norm2=getattr(module, "norm2", None),
         mlp=getattr(module, "mlp", None),
         projection=first_path(module, ("attn.proj",)),
-        feed=plain_feed(*(first_path(module, (f"mlp.{name}",)) for name in ("fc1", "act", "fc2"))),
+        mlp_layers=plain_mlp(*(first_path(module, (f"mlp.{name}",)) for name in ("fc1", "act", "fc2"))),
         scales=("gamma_1", "gamma_2") if hasattr(module, "gamma_1") else ("ls1.gamma", "ls2.gamma"),
     )
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from sightline.extras import require
 from sightline.models.capture import Site
 from sightline.models.facts import IMAGENET_RESIZE, IMAGENET_SIZE, is_a, torchvision_facts
-from sightline.models.vit.adapter import Block, VisionTransformer, plain_feed
+from sightline.models.vit.adapter import Block, VisionTransformer, plain_mlp
 
 
 class TorchvisionTransformer(VisionTransformer):
@@ -21,12 +21,12 @@ class TorchvisionTransformer(VisionTransformer):
 
     def __init__(self, model: Any, **facts: Any) -> None:
         size = int(model.image_size)
-        presets = require("torchvision.transforms._presets", extra="timm")
+        presets = require("torchvision.transforms._presets")
         preprocess = presets.ImageClassification(
             crop_size=size, resize_size=IMAGENET_RESIZE if size == IMAGENET_SIZE else size
         )
-        told = {"input_size": (size, size), "preprocess": preprocess}
-        super().__init__(model, **torchvision_facts(model) | told | facts)
+        defaults = {"input_size": (size, size), "preprocess": preprocess}
+        super().__init__(model, **torchvision_facts(model) | defaults | facts)
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -66,7 +66,7 @@ def _block(module: Any) -> Block:
         norm2=module.ln_2,
         mlp=module.mlp,
         projection=module.self_attention.out_proj,
-        feed=plain_feed(*layers) if len(layers) == 3 else None,
+        mlp_layers=plain_mlp(*layers) if len(layers) == 3 else None,
     )
 
 

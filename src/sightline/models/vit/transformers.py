@@ -1,7 +1,7 @@
 """Hugging Face transformers: ViT, DeiT, DINOv2 and CLIP, as classifiers, CLIP models and bare backbones.
 
-A CLIP model answers with the image embedding before it is normalised; a backbone without a head (`ViTModel`,
-`Dinov2Model`, `CLIPVisionModel`, …) with the class token after the last norm.
+The output of a CLIP model is the image embedding before it is normalised; that of a backbone without a head
+(`ViTModel`, `Dinov2Model`, `CLIPVisionModel`, …) the class token after the last norm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sightline.errors import InputError, TargetError
 from sightline.models.capture import Site
 from sightline.models.facts import CLIP, IMAGENET, is_a, transformers_facts
-from sightline.models.vit.adapter import Block, VisionTransformer, first_attribute, first_path, plain_feed
+from sightline.models.vit.adapter import Block, VisionTransformer, first_attribute, first_path, plain_mlp
 
 # How each model type's checkpoints normalise, used when no processor says better.
 _NORMALISATION = {
@@ -42,12 +42,12 @@ class TransformersVit(VisionTransformer):
         self.head = head
         self.tokenizer = tokenizer if tokenizer is not None else getattr(processor, "tokenizer", None)
         config = self.trunk.config
-        told: dict[str, Any] = {"input_size": None if self._any_size else _pair(config.image_size)}
-        told |= _NORMALISATION.get(config.model_type, {})
-        told |= transformers_facts(model, processor)
+        defaults: dict[str, Any] = {"input_size": None if self._any_size else _pair(config.image_size)}
+        defaults |= _NORMALISATION.get(config.model_type, {})
+        defaults |= transformers_facts(model, processor)
         if not head.classifier:
-            told |= {"labels": (), "output": "embedding"}
-        super().__init__(model, **told | facts)
+            defaults |= {"labels": (), "output": "embedding"}
+        super().__init__(model, **defaults | facts)
 
     @property
     def _any_size(self) -> bool:
@@ -89,7 +89,7 @@ class TransformersVit(VisionTransformer):
     @cached_property
     def num_classes(self) -> int | None:
         last = getattr(self.model, self.head.classifier or "visual_projection", None)
-        features = None if self.head.classifier else self.trunk.config.hidden_size  # without a head they stand in
+        features = None if self.head.classifier else self.trunk.config.hidden_size  # without a head
         return getattr(last, "out_features", None) or features or len(self.labels) or None
 
     def check_size(self, size: tuple[int, int]) -> None:
@@ -105,8 +105,8 @@ class TransformersVit(VisionTransformer):
     def interceptable(self) -> Iterator[None]:
         # Attention looks its implementation up in its configuration at every call. Setting it in one configuration sets
         # those inside it too, so the parents, which modules() yields first, go back before their children.
-        found: list[Any] = [getattr(module, "config", None) for module in self.modules]
-        configs = {id(config): config for config in found if hasattr(config, "_attn_implementation")}
+        held: list[Any] = [getattr(module, "config", None) for module in self.modules]
+        configs = {id(config): config for config in held if hasattr(config, "_attn_implementation")}
         before = [(config, config._attn_implementation) for config in configs.values()]
         if all(implementation == "sdpa" for _, implementation in before):
             yield
@@ -223,7 +223,7 @@ def _block(module: Any) -> Block:
         norm2=first_attribute(module, ("layernorm_after", "norm2", "layer_norm2")),
         mlp=getattr(module, "mlp", None),
         projection=first_path(module, ("attention.o_proj", "attention.output.dense", "self_attn.out_proj")),
-        feed=plain_feed(
+        mlp_layers=plain_mlp(
             first_path(module, ("mlp.fc1",)),
             first_path(module, ("mlp.activation_fn", "mlp.activation")),
             first_path(module, ("mlp.fc2",)),

@@ -1,4 +1,4 @@
-"""A user's own module built around a known transformer: its sites are seen, its outside is run as it is."""
+"""A user's own module around a known transformer: the inner sites can be captured, the whole is run as it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sightline.models.vit.adapter import Block, VisionTransformer
 
 
 class WrappedTransformer(VisionTransformer):
-    """Run the outer module; find blocks, attention and grid in the transformer inside it.
+    """A module that wraps a known transformer: it is run whole; blocks, attention and grid are the inner one's.
 
     Whatever the wrapper does after the blocks is its own, so they cannot be run apart from it: `finish` refuses.
     """
@@ -22,9 +22,9 @@ class WrappedTransformer(VisionTransformer):
     offers = frozenset({"gradient", "layers", "attention"})
 
     def __init__(self, model: nn.Module, inner: VisionTransformer, **facts: Any) -> None:
-        # the wrapper may well normalise inside, so the inner model's preprocessing is not assumed to be its own
-        told = {"mean": inner.mean, "std": inner.std, "input_size": inner.input_size}
-        super().__init__(model, **told | facts)
+        # the wrapper may normalise inside, so the inner model's preprocessing is not taken for its own
+        defaults = {"mean": inner.mean, "std": inner.std, "input_size": inner.input_size}
+        super().__init__(model, **defaults | facts)
         self.inner = inner
 
     @cached_property

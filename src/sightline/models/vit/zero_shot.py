@@ -1,4 +1,4 @@
-"""Give a CLIP model classes in words: one logit per text, the scaled cosine between image and text embedding."""
+"""Zero-shot classification with a CLIP model: one logit per text, the scaled cosine of image and text embedding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEMPLATES = ("a photo of a {}.",)
 
 
 class ZeroShot(WrappedTransformer):
-    r"""A CLIP tower whose classes are texts.
+    r"""A zero-shot classifier: a CLIP visual tower whose classes are texts.
 
     .. math:: \text{logit}_c = s \cos(e, t_c) + b
 
@@ -103,8 +103,8 @@ def _encode(adapter: VisionTransformer, texts: Sequence[str], templates: Sequenc
         if "{}" not in template:
             raise TargetError(f"the template {template!r} has no place for the class; write {{}} where it belongs")
     sentences = [template.replace("{}", text) for text in texts for template in templates]
-    found: Tensor = F.normalize(adapter.encode_text(sentences), dim=-1)
-    return found.reshape(len(texts), len(templates), -1).mean(dim=1)
+    embeddings: Tensor = F.normalize(adapter.encode_text(sentences), dim=-1)
+    return embeddings.reshape(len(texts), len(templates), -1).mean(dim=1)
 
 
 def _number(model: Any, name: str, *, log: bool, default: float) -> float:

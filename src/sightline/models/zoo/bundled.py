@@ -32,7 +32,7 @@ def shapes_vit() -> nn.Module:
     Its patch embedding is three small convolutions instead of one large one, with which a transformer learns in
     minutes, from labels alone, what otherwise takes it hours.
     """
-    transformer = require("timm.models.vision_transformer", extra="timm")
+    transformer = require("timm.models.vision_transformer")
     model: nn.Module = transformer.VisionTransformer(
         img_size=IMAGE_SIZE,
         patch_size=8,
@@ -48,7 +48,7 @@ def shapes_vit() -> nn.Module:
 
 def _convolutional_embedding(**options: Any) -> nn.Module:
     """Build timm's patch embedding with its one convolution replaced by three, each halving the image."""
-    embedding: nn.Module = require("timm.layers", extra="timm").PatchEmbed(**options)
+    embedding: nn.Module = require("timm.layers").PatchEmbed(**options)
     width = options["embed_dim"]
     layers: list[nn.Module] = []
     for inner, outer in pairwise((3, width // 4, width // 2, width)):
@@ -59,7 +59,7 @@ def _convolutional_embedding(**options: Any) -> nn.Module:
 
 def shapes_cnn() -> nn.Module:
     """Build the residual network with fresh weights: 4 stages of one basic block, the last three on an 8×8 map."""
-    require("timm", extra="timm")
+    require("timm")
     from timm.models.resnet import BasicBlock, ResNet
 
     model: nn.Module = ResNet(

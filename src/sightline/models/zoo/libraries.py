@@ -20,7 +20,7 @@ from sightline.registry import unknown
 
 def timm_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
     """Build ``timm/NAME`` or ``timm/NAME.TAG``."""
-    timm = require("timm", extra="timm")
+    timm = require("timm")
     base, _, tag = name.partition(".")
     known = timm.list_pretrained(f"{base}.*") if tag and timm.is_model(base) else timm.list_models()
     if name not in known:
@@ -39,7 +39,7 @@ def timm_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
 
 def torchvision_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
     """Build ``torchvision/NAME``, described by its weights whether they are loaded or not."""
-    models = require("torchvision.models", extra="timm")
+    models = require("torchvision.models")
     if name not in (known := models.list_models(module=models)):
         raise UnsupportedModel(_unknown("torchvision", name, known))
     entries = models.get_model_weights(name).__members__
@@ -65,7 +65,7 @@ def torchvision_model(name: str, pretrained: bool, options: dict[str, Any]) -> A
 
 def hf_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
     """Build ``hf/OWNER/NAME``, or from a folder: an image classifier, or a CLIP model with its tokenizer."""
-    transformers = require("transformers", extra="hf")
+    transformers = require("transformers")
 
     def build() -> tuple[Any, Any]:
         config = transformers.AutoConfig.from_pretrained(name)
@@ -81,12 +81,12 @@ def hf_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
     else:
         model, processor = fetched(model_id, huggingface(), build, instead="hf/FOLDER")
     adapter = adapt(model.eval(), **transformers_facts(model, processor) | {"name": model_id})
-    return _reading(adapter, getattr(processor, "tokenizer", None))
+    return _with_tokenizer(adapter, getattr(processor, "tokenizer", None))
 
 
 def openclip_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
     """Build ``openclip/NAME:TAG``, or with a file in the place of the tag; its output is the image embedding."""
-    open_clip = require("open_clip", extra="clip")
+    open_clip = require("open_clip")
     base, _, tag = name.partition(":")
     if base not in (known := open_clip.list_models()):
         raise UnsupportedModel(_unknown("openclip", base, known))
@@ -108,11 +108,11 @@ def openclip_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adap
     else:
         made = built(model_id, build)
     model, preprocess, tokenizer = made
-    return _reading(adapt(model.eval(), name=model_id, preprocess=preprocess), tokenizer)
+    return _with_tokenizer(adapt(model.eval(), name=model_id, preprocess=preprocess), tokenizer)
 
 
-def _reading(adapter: Adapter, tokenizer: Any) -> Adapter:
-    """Give an adapter that can read texts the tokenizer which came with its model."""
+def _with_tokenizer(adapter: Adapter, tokenizer: Any) -> Adapter:
+    """Give an adapter with a text encoder the tokenizer that came with its model."""
     if tokenizer is not None and hasattr(adapter, "tokenizer"):
         adapter.tokenizer = tokenizer
     return adapter

@@ -1,4 +1,4 @@
-"""Read a file of weights without running anything that is in it, and fit it to a model."""
+"""Read a weights file without running any code in it, and load it into a model."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         except (SafetensorError, OSError) as error:
             raise WeightsError(f"{path} is no complete safetensors file; download or save it again") from error
     try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises a dozen different things on a damaged or unsafe file
         raise WeightsError(f"{path} cannot be read as plain weights; save them as safetensors") from error
-    found = found.get("state_dict", found) if isinstance(found, Mapping) else found
-    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+    state = loaded.get("state_dict", loaded) if isinstance(loaded, Mapping) else loaded
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{path} holds no plain weights; save the model's state_dict as safetensors")
-    return dict(found)
+    return dict(state)
 
 
 def fit(model: nn.Module, state: Mapping[str, Tensor], path: str | Path, architecture: str) -> None:
-    """Put weights into a model, every one of them, or say which do not fit."""
+    """Load weights into a model, all of them, or say which do not fit."""
     needed = model.state_dict()
     problems = [
         _count("missing", [name for name in needed if name not in state]),

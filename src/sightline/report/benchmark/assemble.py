@@ -136,7 +136,7 @@ def assemble_page(report: BenchmarkReport, *, gallery: int = 16) -> BenchmarkPag
     manifest, rows, table = report.manifest, report.rows, report.table
     plan = dict(manifest.plan) if manifest else {}
     metric = gallery_metric(table)
-    models = dict.fromkeys(row.model for row in table.lines) if gallery else {}
+    models = dict.fromkeys(row.model for row in table.rows) if gallery else {}
     views = {model: load_view(manifest, model) for model in models}
     labels = [int(label) for label in rows["label"].dropna().unique()]
     return BenchmarkPage(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sightline.formatting import MISSING, format_score, sort_key
 
 if TYPE_CHECKING:
-    from sightline.bench.stats.breakdown import ClassLine, WorstImage
+    from sightline.bench.stats.breakdown import ClassRow, WorstImage
 
 __all__ = ["class_table", "worst_table"]
 
@@ -37,12 +37,12 @@ def worst_table(worst: Iterable[WorstImage], names: Mapping[int, str]) -> dict[s
     return {"heads": _heads(heads), "rows": rows}
 
 
-def class_table(class_rows: Iterable[ClassLine], recipes: Sequence[str], names: Mapping[int, str]) -> dict[str, Any]:
+def class_table(class_rows: Iterable[ClassRow], recipes: Sequence[str], names: Mapping[int, str]) -> dict[str, Any]:
     """Return the table of the classes with the most images, one column per recipe in the order given.
 
     `names` are the labels of the classes; a class without one is shown by its number.
     """
-    by_class: dict[int, dict[str, ClassLine]] = {}
+    by_class: dict[int, dict[str, ClassRow]] = {}
     for row in class_rows:
         by_class.setdefault(row.label, {})[row.recipe] = row
     if len(by_class) < 2:
@@ -66,7 +66,7 @@ def _heads(heads: Iterable[tuple[str, bool]]) -> list[dict[str, Any]]:
     return [{"name": name, "number": number} for name, number in heads]
 
 
-def _means(by_recipe: Mapping[str, ClassLine], columns: Sequence[str]) -> list[dict[str, Any]]:
+def _means(by_recipe: Mapping[str, ClassRow], columns: Sequence[str]) -> list[dict[str, Any]]:
     return [_number(by_recipe[recipe].mean if recipe in by_recipe else None) for recipe in columns]
 
 

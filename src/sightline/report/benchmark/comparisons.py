@@ -17,8 +17,9 @@ from sightline.formatting import (
 )
 
 if TYPE_CHECKING:
+    from sightline.bench.columns import TableRow
     from sightline.bench.stats.agreement import Agreement
-    from sightline.bench.table_rows import Comparison, Line
+    from sightline.bench.table_rows import Comparison
 
 __all__ = ["agreement_matrix", "significance_matrix"]
 
@@ -26,7 +27,7 @@ _DIAGONAL = {"css": "self", "sign": "", "tooltip": ""}
 _NOT_COMPARED = {"css": "", "sign": MISSING, "tooltip": "not compared"}
 
 
-def significance_matrix(rows: Sequence[Line], comparisons: Sequence[Comparison], *, higher: bool) -> dict[str, Any]:
+def significance_matrix(rows: Sequence[TableRow], comparisons: Sequence[Comparison], *, higher: bool) -> dict[str, Any]:
     """Return the matrix of all pairs of recipes of one metric: is the row significantly better than the column?"""
     pairs = {(pair.a, pair.b): pair for pair in comparisons}
     ranked = [row for row in rows if row.rank is not None]

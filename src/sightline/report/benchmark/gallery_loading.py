@@ -54,17 +54,17 @@ def load_view(manifest: Manifest | None, model: str) -> ModelView:
 
 def _load_view(manifest: Manifest, model: str) -> ModelView:
     from sightline.bench.images import open_images
-    from sightline.bench.prepare import feed
+    from sightline.bench.prepare import prepare
     from sightline.models import zoo
 
-    setting = manifest.setting
-    classes = setting.classes if model.startswith("openclip/") else ()
+    config = manifest.config
+    classes = config.classes if model.startswith("openclip/") else ()
     adapter = zoo.load(model, classes=list(classes) or None)
-    dataset = open_images(setting.dataset, setting.base)
+    dataset = open_images(config.dataset, config.base)
 
     def picture(image: str) -> Image.Image | None:
         try:
-            pixels, _ = feed(adapter, dataset.read(image), setting.resize)
+            pixels, _ = prepare(adapter, dataset.read(image), config.resize)
             values = adapter.denormalise(pixels.float().cpu()).clamp(0, 1) * 255
         except SightlineError as error:
             _warn(f"{image} is shown without its photograph: {error}")
@@ -76,7 +76,7 @@ def _load_view(manifest: Manifest, model: str) -> ModelView:
 
 def gallery_metric(table: Table) -> str:
     """Return the metric that orders the gallery: a plain measure of faithfulness where one was run."""
-    metrics = list(dict.fromkeys(row.metric for row in table.lines))
+    metrics = list(dict.fromkeys(row.metric for row in table.rows))
     preferred = (metric for name in _PREFERRED for metric in metrics if metric.partition("(")[0] == name)
     return next(preferred, metrics[0] if metrics else "")
 
@@ -111,7 +111,7 @@ def _read_maps(store: str, rows: Any) -> Maps:
 def _model_images(
     model: str, rows: Any, maps: Maps, table: Table, metric: str, count: int, view: ModelView
 ) -> list[GalleryImage]:
-    ranked = [row for row in table.lines if row.model == model and row.metric == metric]
+    ranked = [row for row in table.rows if row.model == model and row.metric == metric]
     controls = {row.recipe for row in ranked if row.control}
     sign = -1 if ranked and ranked[0].direction == "lower" else 1
     scored = rows[(rows["metric"] == metric) & rows["image"].isin(list(maps))]

@@ -22,7 +22,7 @@ from sightline.report.charts.axis import nice_range
 from sightline.report.charts.cost import Point, cost_chart
 
 if TYPE_CHECKING:
-    from sightline.bench.table_rows import Line
+    from sightline.bench.columns import TableRow
 
 __all__ = ["ALPHA", "beats_control", "findings", "leaderboard", "overview", "ranked"]
 
@@ -30,18 +30,18 @@ ALPHA = 0.05
 _SORTED_BY = ("rank", "rank_low", "mean", "low", "wins", "margin", "forward", "backward", "seconds", "count")
 
 
-def ranked(rows: Iterable[Line]) -> list[Line]:
+def ranked(rows: Iterable[TableRow]) -> list[TableRow]:
     """Sort the rows of one metric by rank; those without a value come last."""
     return sorted(rows, key=lambda row: (_rank(row), row.control, row.recipe))
 
 
-def beats_control(row: Line) -> bool:
+def beats_control(row: TableRow) -> bool:
     """Tell whether a method is significantly better than the best control."""
     margin, p = finite(row.margin), finite(row.p_control)
     return not row.control and margin is not None and margin > 0 and p is not None and p < ALPHA
 
 
-def leaderboard(rows: Sequence[Line], anchor: str) -> dict[str, Any]:
+def leaderboard(rows: Sequence[TableRow], anchor: str) -> dict[str, Any]:
     """Return the leaderboard of one metric of one model, as the template reads it."""
     rows = ranked(rows)
     metric = rows[0].metric
@@ -89,11 +89,11 @@ def _is_sanity(metric: str) -> bool:
     return name in METRICS and METRICS[name].family == "sanity"
 
 
-def _rank(row: Line) -> float:
+def _rank(row: TableRow) -> float:
     return math.inf if row.rank is None else float(row.rank)
 
 
-def _entry(row: Line, span: tuple[float, float]) -> dict[str, Any]:
+def _entry(row: TableRow, span: tuple[float, float]) -> dict[str, Any]:
     """Return a row with its numbers formatted for the page."""
     return {
         "row": row,
@@ -115,19 +115,19 @@ def _entry(row: Line, span: tuple[float, float]) -> dict[str, Any]:
     }
 
 
-def _rank_interval(row: Line) -> str:
+def _rank_interval(row: TableRow) -> str:
     low, high = format_count(row.rank_low), format_count(row.rank_high)
     return low if low == high else f"{low}\N{EN DASH}{high}"
 
 
-def _bounds(row: Line) -> tuple[float, float]:
+def _bounds(row: TableRow) -> tuple[float, float]:
     """Return the bounds of the mean's interval; the mean itself where too few images give none."""
     low = row.low if finite(row.low) is not None else row.mean
     high = row.high if finite(row.high) is not None else row.mean
     return low, high
 
 
-def _error_bar(row: Line, span: tuple[float, float]) -> dict[str, str] | None:
+def _error_bar(row: TableRow, span: tuple[float, float]) -> dict[str, str] | None:
     if finite(row.mean) is None:
         return None
     left, right = (_percent_of(bound, span) for bound in _bounds(row))
@@ -139,12 +139,12 @@ def _percent_of(value: float, span: tuple[float, float]) -> float:
     return 100 * (value - span[0]) / (span[1] - span[0])
 
 
-def _failures(row: Line) -> str:
+def _failures(row: TableRow) -> str:
     counts = [f"{row.failed} failed" if row.failed else "", f"{row.degenerate} undefined" if row.degenerate else ""]
     return ", ".join(filter(None, counts))
 
 
-def _shade(row: Line, board: dict[str, Any]) -> str:
+def _shade(row: TableRow, board: dict[str, Any]) -> str:
     """Return how good a value is among those of its metric, from 0, the worst, to 1, the best: the cell's shade."""
     means = [entry["row"].mean for entry in board["entries"] if finite(entry["row"].mean) is not None]
     if finite(row.mean) is None or max(means) == min(means):
@@ -153,7 +153,7 @@ def _shade(row: Line, board: dict[str, Any]) -> str:
     return f"{fraction if board['higher'] else 1 - fraction:.3f}"
 
 
-def _finding(rows: Sequence[Line]) -> dict[str, Any]:
+def _finding(rows: Sequence[TableRow]) -> dict[str, Any]:
     methods = [row for row in rows if not row.control and finite(row.mean) is not None]
     if not methods:
         return {}
@@ -173,7 +173,7 @@ def _finding(rows: Sequence[Line]) -> dict[str, Any]:
     }
 
 
-def _cost_charts(rows: Sequence[Line], anchor: str) -> dict[str, Any]:
+def _cost_charts(rows: Sequence[TableRow], anchor: str) -> dict[str, Any]:
     """Draw score against passes twice: for a wide window, with names, and for a narrow one, with ranks alone."""
     points = [_point(row) for row in rows if finite(row.mean) is not None]
     if not points:
@@ -187,7 +187,7 @@ def _cost_charts(rows: Sequence[Line], anchor: str) -> dict[str, Any]:
     }
 
 
-def _point(row: Line) -> Point:
+def _point(row: TableRow) -> Point:
     low, high = _bounds(row)
     passes = (finite(row.forward) or 0.0) + (finite(row.backward) or 0.0)
     return Point(row.recipe, format_count(row.rank), passes, row.mean, low, high, row.control)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sightline.extras import require
-from sightline.files import write_atomically
+from sightline.files import write_output
 from sightline.report.benchmark.breakdown import class_table, worst_table
 from sightline.report.benchmark.comparisons import agreement_matrix, significance_matrix
 from sightline.report.benchmark.curves import curve_groups
@@ -26,8 +26,8 @@ from sightline.report.benchmark.sanity import SanityResult, sanity_tables
 from sightline.report.palette import DIVERGING, css_gradient
 
 if TYPE_CHECKING:
+    from sightline.bench.columns import TableRow
     from sightline.bench.table import Table
-    from sightline.bench.table_rows import Line
 
 __all__ = ["FILES", "TABLES", "BenchmarkPage", "render_benchmark", "write_benchmark"]
 
@@ -89,13 +89,13 @@ def write_benchmark(page: BenchmarkPage, folder: Path | str) -> list[Path]:
     paths = [Path(folder) / name for name in FILES]
     for path, text in reversed(list(zip(paths, texts, strict=True))):  # the page last: what it links to is there
         # A file name may hold bytes that are no text; they become "?" instead of stopping the report at its last step.
-        write_atomically(path, text.encode("utf-8", "replace"))
+        write_output(path, text.encode("utf-8", "replace"))
     return paths
 
 
 def render_benchmark(page: BenchmarkPage) -> str:
     """Return the page as HTML text."""
-    jinja2 = require("jinja2", extra="report")
+    jinja2 = require("jinja2")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -127,16 +127,16 @@ def _template(name: str) -> str:
 
 def _breakable(text: str) -> Any:
     """Let a long name break after an underscore, a bracket or a comma."""
-    markup = require("markupsafe", extra="report").Markup
+    markup = require("markupsafe").Markup
     return markup(re.sub(r"([_(,])(?=\S)", r"\1<wbr>", str(markup.escape(text))))
 
 
 def _models(page: BenchmarkPage) -> list[dict[str, Any]]:
     """Return the leaderboards of each model."""
-    by_model: dict[str, dict[str, list[Line]]] = {}
+    by_model: dict[str, dict[str, list[TableRow]]] = {}
     order = {name: index for index, name in enumerate((*page.models, *page.metrics))}
     last = len(order)
-    for row in sorted(page.table.lines, key=lambda row: (order.get(row.model, last), order.get(row.metric, last))):
+    for row in sorted(page.table.rows, key=lambda row: (order.get(row.model, last), order.get(row.metric, last))):
         by_model.setdefault(row.model, {}).setdefault(row.metric, []).append(row)
     models = []
     for number, (name, by_metric) in enumerate(by_model.items(), 1):
@@ -160,7 +160,7 @@ def _models(page: BenchmarkPage) -> list[dict[str, Any]]:
     return models
 
 
-def _board(page: BenchmarkPage, model: str, metric: str, rows: Sequence[Line], anchor: str) -> dict[str, Any]:
+def _board(page: BenchmarkPage, model: str, metric: str, rows: Sequence[TableRow], anchor: str) -> dict[str, Any]:
     board, ordered = leaderboard(rows, anchor), ranked(rows)
     names = page.labels.get(model, {})
     classes = _select(page.table.breakdown, model, metric)
@@ -179,7 +179,7 @@ def _select(items: Sequence[Any], model: str, metric: str) -> list[Any]:
 
 
 def _controls(page: BenchmarkPage) -> set[str]:
-    return {row.recipe for row in page.table.lines if row.control}
+    return {row.recipe for row in page.table.rows if row.control}
 
 
 def _curves(page: BenchmarkPage, models: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -22,10 +22,10 @@ _TARGETS = {"label": "the label", "predicted": "the predicted class"}
 
 def run_facts(name: str, manifest: Manifest | None, store: Store, rows: Any, table: Table) -> list[tuple[str, str]]:
     """Return the facts below the page's heading: plan, data set, models, number of images and methods, dates."""
-    is_control = {row.recipe: row.control for row in table.lines}
+    is_control = {row.recipe: row.control for row in table.rows}
     controls = sum(is_control.values())
     methods = f"{len(is_control) - controls} methods" + (f", {controls} controls" if controls else "")
-    models = list(dict.fromkeys(row.model for row in table.lines))
+    models = list(dict.fromkeys(row.model for row in table.rows))
     if manifest:
         models = [info.model for info in manifest.models if info.model in models]
     facts = [
@@ -34,7 +34,7 @@ def run_facts(name: str, manifest: Manifest | None, store: Store, rows: Any, tab
         ("", f"{rows['image'].nunique():,} images"),
         ("Model" if len(models) == 1 else "Models", ", ".join(models)),
         ("", methods),
-        ("Explained:", _TARGETS.get(manifest.setting.target if manifest else "", "")),
+        ("Explained:", _TARGETS.get(manifest.config.target if manifest else "", "")),
         ("Run", _dates(store)),
     ]
     return [(key, value) for key, value in facts if value]
@@ -63,7 +63,7 @@ def packages(manifest: Manifest | None) -> list[dict[str, str]]:
 
     Empty where the store does not say.
     """
-    recorded = getattr(manifest, "packages", ())
+    recorded = () if manifest is None else manifest.packages
     return [{"name": package.name, "version": package.version, "digest": package.digest} for package in recorded]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sightline.audit.sanity_verdict import DOUBTFUL, FAILS, NO_VERDICT, PASSES, SanityScores, sanity_verdict
-from sightline.bench.traits import kind_of
+from sightline.bench.traits import traits_of
 from sightline.formatting import format_score, sort_key
 
 __all__ = ["SanityResult", "sanity_results", "sanity_tables"]
@@ -50,7 +50,7 @@ def sanity_results(rows: Any) -> list[SanityResult]:
 
 
 def _judge(model: str, recipe: str, rows: Any) -> SanityResult:
-    control, agnostic = kind_of(recipe)
+    control, agnostic = traits_of(recipe)
     means = {metric: _mean(group["value"]) for metric, group in rows.groupby("metric", sort=False)}
     word, reason = _verdict(rows, means, agnostic)
     return SanityResult(model, recipe, word, reason, control=control, agnostic=agnostic, similarities=means)

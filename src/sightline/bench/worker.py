@@ -1,12 +1,10 @@
-"""Work: one unit, from its images to its rows. This is what every engine's workers do."""
+"""Workers: one unit after the other, from its images to its rows. Every engine runs the same ones."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import random
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,48 +15,50 @@ import torch
 from safetensors.numpy import save
 from torch import Tensor, nn
 
-from sightline import __version__, api
-from sightline.bench.chunk import Fed, read_block
+from sightline import api
 from sightline.bench.images import open_images
-from sightline.bench.scoring import work
-from sightline.bench.store.rows import Result, encode, failed_rows
-from sightline.bench.unit import Described, Setting, Unit, sentence_of
+from sightline.bench.prepared_batch import PreparedBatch, prepare_batch
+from sightline.bench.scoring import score_unit
+from sightline.bench.source_digest import digest_sources
+from sightline.bench.store.rows import UnitResult, encode, failed_rows
+from sightline.bench.unit import ModelInfo, RunConfig, Unit, sentence_of
 from sightline.data.dataset import Dataset
-from sightline.errors import UnsupportedMethod, UnsupportedModel, WeightsError
+from sightline.errors import InputError, UnsupportedMethod, UnsupportedModel, WeightsError
 from sightline.models import zoo
 from sightline.models.adapter import Adapter
 from sightline.recipe import parse, parse_metric
 from sightline.registry import load_plugins, spec_of
+from sightline.versions import versions
 
-__all__ = ["Result", "Worker", "digest_weights", "use_threads", "versions", "work"]
+__all__ = ["Worker", "digest_weights", "use_threads"]
 
 
 class Worker:
-    """Does units one after the other and keeps the model, and the block of images, for the next."""
+    """Computes units one after the other and keeps the model, and the images of a chunk, for the next."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, config: RunConfig) -> None:
         load_plugins()  # a model or a family may come from outside
-        self.setting = setting
+        self.config = config
         self._dataset: Dataset | None = None
         self._model: tuple[str, Adapter, str] | None = None
-        self._block: tuple[Any, Fed] | None = None
+        self._batch: tuple[Any, PreparedBatch] | None = None
 
-    def describe(self, model_id: str, recipes: Sequence[str], metrics: Sequence[str]) -> Described:
+    def describe(self, model_id: str, recipes: Sequence[str], metrics: Sequence[str]) -> ModelInfo:
         """Load a model and find out which recipes and metrics run on it.
 
         Raises:
             SightlineError: it cannot be loaded, or none of them does.
         """
-        with use_threads(self.setting.threads):
+        with use_threads(self.config.threads):
             model, weights = self._load(model_id)
-        kept: dict[str, list[str]] = {"recipes": [], "metrics": []}
+        supported: dict[str, list[str]] = {"recipes": [], "metrics": []}
         left_out: list[tuple[str, str]] = []
         for recipe in recipes:
             try:
                 method = parse(recipe)
                 api.check_needs(method, model)
                 method.cost(model)  # asks deeper: an operator may find nothing to work on
-                kept["recipes"].append(recipe)
+                supported["recipes"].append(recipe)
             except (UnsupportedModel, UnsupportedMethod) as error:
                 left_out.append((recipe, str(error).partition(" Methods that work")[0]))
         for metric in metrics:
@@ -66,37 +66,39 @@ class Worker:
             if lacking:
                 left_out.append((metric, f"{metric} needs {lacking[0]}, which {model.name} does not offer"))
             else:
-                kept["metrics"].append(metric)
-        for kind, found in kept.items():
-            if not found:
-                raise UnsupportedModel(f"none of the plan's {kind} runs on {model_id}: {left_out[0][1]}")
-        return Described(model_id, weights, tuple(kept["recipes"]), tuple(kept["metrics"]), tuple(left_out))
+                supported["metrics"].append(metric)
+        for part, names in supported.items():
+            if not names:
+                raise UnsupportedModel(f"none of the plan's {part} runs on {model_id}: {left_out[0][1]}")
+        return ModelInfo(model_id, weights, tuple(supported["recipes"]), tuple(supported["metrics"]), tuple(left_out))
 
-    def work(self, unit: Unit) -> Result:
-        """Do a unit; whatever goes wrong is in its rows."""
+    def compute(self, unit: Unit) -> UnitResult:
+        """Compute the rows of a unit; whatever goes wrong is in them."""
         maps: dict[str, Tensor] = {}
         with use_threads(unit.threads), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _settle(unit.key)
+            _seed_global_generators(unit.key)
             try:
-                model = self._loaded(unit)
-                rows, maps = work(unit, model, self._fed(unit, model), versions())
+                _check_source(unit)
+                model = self._checked_model(unit)
+                rows, maps = score_unit(unit, model, self._prepared(unit, model), _versions())
             except Exception as error:
-                rows = failed_rows(unit, dict.fromkeys(unit.images, sentence_of(error)), versions())
-        return Result(unit.key, encode(rows), _packed(maps) if maps else None)
+                rows = failed_rows(unit, dict.fromkeys(unit.images, sentence_of(error)), _versions())
+        return UnitResult(unit.key, encode(rows), _pack_maps(maps) if maps else None)
 
     def _load(self, model_id: str) -> tuple[Adapter, str]:
         """Return a model and the digest of its weights; only one is held at a time."""
         if self._model is None or self._model[0] != model_id:
-            self._model = self._block = None
-            classes = self.setting.classes if model_id.startswith("openclip/") else ()
+            self._model = self._batch = None
+            classes = self.config.classes if model_id.startswith("openclip/") else ()
             model = zoo.load(model_id, classes=list(classes) or None)
-            if isinstance(model.model, nn.Module) and self.setting.device != "cpu":
-                model.model.to(self.setting.device)
+            if isinstance(model.model, nn.Module) and self.config.device != "cpu":
+                model.model.to(self.config.device)
             self._model = (model_id, model, digest_weights(model))
         return self._model[1:]
 
-    def _loaded(self, unit: Unit) -> Adapter:
+    def _checked_model(self, unit: Unit) -> Adapter:
+        """Return the unit's model; refuse one whose weights are not those the unit is keyed by."""
         model, weights = self._load(unit.model)
         if weights != unit.weights:
             raise WeightsError(
@@ -105,19 +107,37 @@ class Worker:
             )
         return model
 
-    def _fed(self, unit: Unit, model: Adapter) -> Fed:
+    def _prepared(self, unit: Unit, model: Adapter) -> PreparedBatch:
         """Return the unit's images, read once for all recipes; read again where one of them failed."""
         same = (unit.model, unit.images, unit.target, unit.resize)
-        if self._block is not None and self._block[0] == same:
-            return self._block[1]
+        if self._batch is not None and self._batch[0] == same:
+            return self._batch[1]
         if self._dataset is None:
-            self._dataset = open_images(self.setting.dataset, self.setting.base)
-        block = read_block(unit, model, self._dataset)
-        self._block = None if block.failures else (same, block)
-        return block
+            self._dataset = open_images(self.config.dataset, self.config.base)
+        batch = prepare_batch(unit, model, self._dataset)
+        self._batch = None if batch.failures else (same, batch)
+        return batch
 
 
-def _settle(key: str) -> None:
+def _versions() -> str:
+    """Return the versions as a row holds them; asked once the model is loaded, and its library with it."""
+    return json.dumps(versions(), sort_keys=True)
+
+
+def _check_source(unit: Unit) -> None:
+    """Refuse a unit that is keyed by other code than this process has loaded; one without a digest is an old one."""
+    if not unit.source:
+        return
+    loaded = digest_sources([unit.recipe], unit.metrics).of(unit.recipe, unit.metrics)
+    for name, own, wanted in zip((unit.recipe, *unit.metrics), loaded, unit.source, strict=True):
+        if own != wanted:
+            raise InputError(
+                f"the source of {name} that this worker loaded ({own[:8]}…) is not that of the run ({wanted[:8]}…); "
+                "install the same packages on all machines, or run the plan again"
+            )
+
+
+def _seed_global_generators(key: str) -> None:
     """Seed what draws from the global generators, so that even careless plugins give the same rows twice."""
     seed = int(key[:8], 16)
     random.seed(seed)
@@ -149,15 +169,7 @@ def digest_weights(model: Adapter) -> str:
     return digest.hexdigest()
 
 
-def versions() -> str:
-    """Return the versions that decide a result, as JSON: ours, and those of the libraries that took part."""
-    libraries = ("torch", "torchvision", "timm", "transformers", "open_clip", "PIL", "numpy")
-    loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in libraries}
-    found = {name: str(version) for name, version in loaded.items() if version}
-    return json.dumps({"sightline": __version__, "python": platform.python_version(), **found}, sort_keys=True)
-
-
-def _packed(maps: dict[str, Tensor]) -> bytes:
+def _pack_maps(maps: dict[str, Tensor]) -> bytes:
     """Write maps as safetensors: each divided by its largest size, which float16 could not hold otherwise."""
     arrays = {}
     for image, values in maps.items():

@@ -1,8 +1,7 @@
-"""Measure a model without running it: shapes, costs and bottlenecks, read off a weightless copy.
+"""Measure a model without running it: shapes, floating-point operations and bottlenecks, on a weightless copy.
 
-A *shadow* is a copy of a model whose tensors have shapes and no contents (torch's ``meta`` device). It has no hooks,
-needs no memory, and what is done with it the model itself never sees, so it can be surveyed at any time, also while
-somebody watches the model.
+The copy's tensors have shapes and no contents (torch's ``meta`` device). It has no hooks and needs no memory, and the
+model itself is not touched, so it can be surveyed at any time, also while the model is captured or edited.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 POOLS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.AvgPool2d, nn.MaxPool2d, nn.Flatten)
 
 
-def shadow(model: nn.Module) -> nn.Module:
+def meta_copy(model: nn.Module) -> nn.Module:
     """Return a copy in eval mode, without hooks, whose parameters and buffers have no contents."""
     memo: dict[int, Any] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -41,31 +40,31 @@ def shadow(model: nn.Module) -> nn.Module:
     for module in copied.modules():
         for flag in ("grad_checkpointing", "gradient_checkpointing"):
             if getattr(module, flag, False) is True:
-                setattr(module, flag, False)  # what is checkpointed runs out of sight
+                setattr(module, flag, False)  # hooks miss what is checkpointed
     return copied
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """What was measured after one step: the shape of the activation for one image, and the work done so far."""
+class StepMeasurement:
+    """The activation's shape for one image after a step, and the floating-point operations done so far."""
 
     shape: tuple[int, ...]
     work: int
 
 
-def survey_steps(steps: Sequence[Callable[[Tensor], Tensor]], image: Tensor) -> tuple[Stretch, ...]:
+def measure_steps(steps: Sequence[Callable[[Tensor], Tensor]], image: Tensor) -> tuple[StepMeasurement, ...]:
     """Run one image through the steps of a model, and measure after each."""
-    found: list[Stretch] = []
+    measured: list[StepMeasurement] = []
     with _counting() as counter, torch.no_grad():
         for run in steps:
             image = run(image)
-            found.append(Stretch(tuple(image.shape), counter.get_total_flops()))
-    return tuple(found)
+            measured.append(StepMeasurement(tuple(image.shape), counter.get_total_flops()))
+    return tuple(measured)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What was measured where a module ended, or where a convolution or a pool began.
+class ModuleOutput:
+    """The output of a module, or the input of a convolution or a pool, as it was measured.
 
     Attributes:
         name: the module's, or that and ``.input`` for what enters a convolution or a pool.
@@ -73,7 +72,7 @@ class Seen:
         shape: of its output for one image.
         tensor: a number, the same for modules that return the same tensor.
         work: floating-point operations that the whole model has done by then.
-        bottleneck: whether everything the model says passes through this output, and the module runs once.
+        bottleneck: whether every path from the image to the logits passes here, and the module runs once.
     """
 
     name: str
@@ -86,31 +85,31 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What was seen, in order; the work of the whole model, and how many classes it has."""
+    """The outputs measured, in order; the operations of the whole model, and how many classes it has."""
 
-    ends: tuple[Seen, ...]
+    outputs: tuple[ModuleOutput, ...]
     work: int
     classes: int
 
 
 def module_sites(model: nn.Module) -> dict[str, Site]:
     """Return the output of every module that can run, by name."""
-    idle = nn.Module.forward  # of mere lists of modules
+    idle = nn.Module.forward  # of modules that only hold others
     return {name: Site(part) for name, part in model.named_modules() if name and type(part).forward is not idle}
 
 
 def map_sites(model: nn.Module) -> dict[str, Site]:
     """Return the output of every module as a site, and what enters each convolution and each pool.
 
-    A rectifier that is a function, or a module used again and again, has no output of its own to watch; the map it
-    leaves is met again where the next convolution or the pool begins.
+    A ReLU that is a function, or a module used several times, has no output of its own to capture; the map it leaves is
+    the input of the next convolution or pool.
     """
-    found: dict[str, Site] = {}
+    sites: dict[str, Site] = {}
     for name, site in module_sites(model).items():
         if isinstance(site.module, CONVOLUTIONS + POOLS):
-            found[f"{name}.input"] = Site(site.module, "input")
-        found[name] = site
-    return found
+            sites[f"{name}.input"] = Site(site.module, "input")
+        sites[name] = site
+    return sites
 
 
 def survey_modules(model: nn.Module, image: Tensor, logits: Callable[[Any], Tensor]) -> Survey:
@@ -118,33 +117,33 @@ def survey_modules(model: nn.Module, image: Tensor, logits: Callable[[Any], Tens
     sites = map_sites(model)
     image = image.requires_grad_()
     tensors: dict[Any, int] = {}
-    ends: list[tuple[str, tuple[int, ...], int, Any, int]] = []
+    outputs: list[tuple[str, tuple[int, ...], int, Any, int]] = []
 
     def reader(name: str) -> Change:
         def read(value: Tensor) -> Tensor:
             if not isinstance(value, Tensor) or not value.requires_grad:  # a module may return anything
                 return value
             number = tensors.setdefault((value.grad_fn, value.output_nr), len(tensors))
-            # a copy goes on: who reads it is who would read what an edit puts in its place here
-            handed = value.clone()
-            tensors[handed.grad_fn, 0] = number
-            ends.append((name, tuple(value.shape), number, handed.grad_fn, counter.get_total_flops()))
-            return handed
+            # what reads the copy is what would read the tensor that an edit puts here
+            copied = value.clone()
+            tensors[copied.grad_fn, 0] = number
+            outputs.append((name, tuple(value.shape), number, copied.grad_fn, counter.get_total_flops()))
+            return copied
 
         return read
 
     with _counting() as counter, torch.enable_grad(), watch(sites, {name: reader(name) for name in sites}):
         output = logits(model(image))
     narrow = _bottlenecks(image, output)
-    runs = Counter(name for name, *_ in ends)
-    seen = [
-        Seen(name, _kind(sites[name]), shape, number, work, runs[name] == 1 and node in narrow)
-        for name, shape, number, node, work in ends
+    runs = Counter(name for name, *_ in outputs)
+    measured = [
+        ModuleOutput(name, _module_type(sites[name]), shape, number, work, runs[name] == 1 and node in narrow)
+        for name, shape, number, node, work in outputs
     ]
-    return Survey(tuple(seen), counter.get_total_flops(), output.shape[-1])
+    return Survey(tuple(measured), counter.get_total_flops(), output.shape[-1])
 
 
-def _kind(site: Site) -> type[nn.Module]:
+def _module_type(site: Site) -> type[nn.Module]:
     return nn.Module if site.place == "input" else type(site.module)
 
 
@@ -173,21 +172,21 @@ def _bottlenecks(image: Tensor, output: Tensor) -> set[Any]:
 
 def _paths(image: Tensor, output: Tensor) -> tuple[list[Any], list[tuple[Any, Any]]]:
     """Return the graph's nodes on paths from the image to the output, earliest first, and the edges among them."""
-    leads: dict[Any, bool] = {}  # does it lead back to the image?
+    blank_images: dict[Any, bool] = {}  # does it lead back to the image?
     order: list[Any] = []
     stack: list[tuple[Any, bool]] = [(output.grad_fn, False)]
     while stack:
         node, done = stack.pop()
-        if node is None or (node in leads and not done):
+        if node is None or (node in blank_images and not done):
             continue
         if done:
-            leads[node] |= any(leads.get(before, False) for before, _ in node.next_functions)
-            order.extend([node] if leads[node] else [])
+            blank_images[node] |= any(blank_images.get(before, False) for before, _ in node.next_functions)
+            order.extend([node] if blank_images[node] else [])
         else:
-            leads[node] = getattr(node, "variable", None) is image
+            blank_images[node] = getattr(node, "variable", None) is image
             stack.append((node, True))
             stack.extend((before, False) for before, _ in node.next_functions)
-    edges = [(before, node) for node in order for before, _ in node.next_functions if leads.get(before, False)]
+    edges = [(before, node) for node in order for before, _ in node.next_functions if blank_images.get(before, False)]
     return order, edges
 
 
