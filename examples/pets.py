@@ -57,12 +57,9 @@ def main() -> None:
     images, masks, labels = read(options.folder, model, options.limit, options.resize, options.crop)
     scores = {}
     for recipe in track((options.method or METHODS) + CONTROLS, description=f"{len(images)} photographs"):
-        found = [
-            sightline.explain(model, images[i : i + 16], recipe, labels[i : i + 16]) for i in range(0, len(images), 16)
-        ]
-        maps = torch.cat([attribution.pixels() for attribution in found])
-        passes = sum(attribution.passes.forward + attribution.passes.backward for attribution in found) / len(images)
-        scores[recipe] = (sightline.evaluate(model, images, maps, METRICS, labels, masks), passes)
+        attribution = sightline.explain(model, images, recipe, labels)
+        passes = (attribution.passes.forward + attribution.passes.backward) / len(images)
+        scores[recipe] = (sightline.evaluate(model, images, attribution, METRICS, masks=masks), passes)
     centre = scores["centre"][0]["average_precision"]
     print(f"| method | average precision | margin over centre | pointing | passes |\n{'| --- ' * 5}|")
     for recipe, (row, passes) in sorted(scores.items(), key=lambda item: -item[1][0]["average_precision"].mean()):
