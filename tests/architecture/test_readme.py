@@ -19,6 +19,12 @@ def test_its_python_runs_and_prints_what_it_says(page, tmp_path, monkeypatch):
     assert "<img" in (tmp_path / "ranking.html").read_text()
 
 
+def test_a_comment_that_is_wrong_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("```python\nx = 1\nprint(x)  # prints: 1\n```\nthen\n```python\nprint(x + 1)  # prints: 3\n```\n")
+    assert pages.run(str(page)) == ["print(x + 1)  # prints: 3 printed 2"]
+
+
 def test_the_front_page_shows_every_verb():
     code = "\n".join(pages.blocks("README.md", "python"))
     assert {"load", "explain", "evaluate", "rank", "sanity", "compare"} == set(re.findall(r"sightline\.(\w+)\(", code))
