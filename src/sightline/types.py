@@ -7,11 +7,11 @@ Every room may import this module; it imports torch and numpy alone. An attribut
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
-from weakref import ReferenceType
+from weakref import WeakKeyDictionary
 
 import torch
 from numpy.typing import NDArray
@@ -102,7 +102,7 @@ class Details(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False, repr=False)
 class Attribution:
     """What a method says: one signed, unscaled score per cell of the grid, and what it was asked.
 
@@ -120,7 +120,6 @@ class Attribution:
         target: what was explained, for these images; None where `explain` was not involved.
         labels: per image, what was explained in words: the name of the class, or the target's own text.
         seen: the pixels the model saw, shape (batch, 3, H, W), 0 to 255 as uint8; None where they are unknown.
-        source: where the map came from an object outside the registries, a weak reference to that object.
     """
 
     values: Tensor
@@ -132,7 +131,6 @@ class Attribution:
     target: Target | None = None
     labels: tuple[str, ...] = ()
     seen: Tensor | None = None
-    source: ReferenceType[Any] | None = None
 
     def __post_init__(self) -> None:
         if self.values.ndim != 4 or tuple(self.values.shape[-2:]) != (self.grid.height, self.grid.width):
@@ -142,6 +140,20 @@ class Attribution:
             )
 
     # ---- reading -----------------------------------------------------------------------------------------------
+
+    @property
+    def source(self) -> Any:
+        """The object from outside the registries that made the map, such as one of Captum's; None for a recipe.
+
+        It is kept beside the attribution, not in it: copies in another process and files do not have it.
+        """
+        return _SOURCES.get(self)
+
+    def made_by(self, source: Any) -> Attribution:
+        """Note the object from outside the registries that made the map, and return the attribution itself."""
+        if source is not None:
+            _SOURCES[self] = source
+        return self
 
     @property
     def map(self) -> Tensor:
@@ -164,7 +176,8 @@ class Attribution:
     def to(self, *args: Any, **options: Any) -> Attribution:
         """Return the attribution with its tensors on another device or in another precision, as `Tensor.to`."""
         values = self.values.to(*args, **options)
-        return replace(self, values=values, seen=None if self.seen is None else self.seen.to(values.device))
+        seen = None if self.seen is None else self.seen.to(values.device)
+        return replace(self, values=values, seen=seen).made_by(self.source)
 
     def __len__(self) -> int:
         return self.values.shape[1]
@@ -179,7 +192,7 @@ class Attribution:
 
     def take(self, rows: Sequence[int]) -> Attribution:
         """Return the attribution of these images of the batch, in this order."""
-        return replace(
+        taken = replace(
             self,
             values=self.values[:, list(rows)],
             passes=self.passes * (len(rows) / max(len(self), 1)),
@@ -189,6 +202,7 @@ class Attribution:
             labels=tuple(self.labels[row] for row in rows) if self.labels else (),
             seen=None if self.seen is None else self.seen[list(rows)],
         )
+        return taken.made_by(self.source)
 
     @classmethod
     def join(cls, parts: Sequence[Attribution]) -> Attribution:
@@ -204,7 +218,7 @@ class Attribution:
                 )
         seen = [part.seen for part in parts if part.seen is not None]
         targets = [part.target for part in parts if part.target is not None]
-        return replace(
+        joined = replace(
             first,
             values=torch.cat([part.values for part in parts], dim=1),
             passes=sum((part.passes for part in parts), Passes()),
@@ -214,6 +228,7 @@ class Attribution:
             labels=tuple(label for part in parts for label in part.labels),
             seen=torch.cat(seen) if len(seen) == len(parts) else None,
         )
+        return joined.made_by(first.source)
 
     # ---- showing and keeping -----------------------------------------------------------------------------------
 
@@ -230,7 +245,7 @@ class Attribution:
         return plot_attribution(self, ax, index)
 
     def save(self, path: str | PathLike[str]) -> Path:
-        """Write everything but `details` and `source` into a safetensors file; `load` reads it back."""
+        """Write everything but `details` into a safetensors file; `load` reads it back."""
         from sightline.attribution_file import save_attribution
 
         return save_attribution(self, path)
@@ -253,12 +268,9 @@ class Attribution:
 
         return attribution_html(self)
 
-    def __getstate__(self) -> tuple[Any, ...]:  # a weak reference means nothing in another process
-        return tuple(None if field.name == "source" else getattr(self, field.name) for field in fields(self))
 
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        for field, value in zip(fields(self), state, strict=True):
-            object.__setattr__(self, field.name, value)
+# What made an attribution where no recipe says it; an entry goes when the attribution does.
+_SOURCES: WeakKeyDictionary[Attribution, Any] = WeakKeyDictionary()
 
 
 def _joined(details: Sequence[Any]) -> Any:

@@ -1,5 +1,9 @@
 """Images, targets and methods in every form that `explain` and `evaluate` take."""
 
+import gc
+import pickle
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -116,12 +120,17 @@ def test_a_captum_object_is_asked_again_by_a_metric(model, images):
     assert sensitivity["max_sensitivity(samples=2)"].isfinite().all()
 
 
-def test_an_attribution_of_a_captum_object_does_not_keep_it_alive(model, images):
-    captum = IntegratedGradients(model.model)
-    attribution = sightline.explain(model, images[:1], captum, target=0)
-    del captum
-    with pytest.raises(InputError, match="runs the method again"):
-        sightline.evaluate(model, images[:1], attribution, "max_sensitivity(samples=2)")
+def test_a_captum_object_lives_as_long_as_its_attributions_and_not_in_them(model, images):
+    attribution = sightline.explain(
+        model, images[:2], IntegratedGradients(model.model), target=0
+    )  # nobody else holds it
+    alive = weakref.ref(attribution.source)
+    first = attribution[0]
+    assert sightline.evaluate(model, images[:1], first, "max_sensitivity(samples=2)")
+    assert pickle.loads(pickle.dumps(attribution)).source is None
+    del attribution, first
+    gc.collect()
+    assert alive() is None
 
 
 # ---- outputs that are no softmax -----------------------------------------------------------------------------------
@@ -152,7 +161,7 @@ def test_several_labels_are_judged_by_a_sigmoid(images):
     model = sightline.adapt(network, output="sigmoid")
     attribution = sightline.explain(model, images[:1], "ixg", target=3)
     curve = sightline.evaluate(model, images[:1], attribution, "deletion").curves["deletion"]
-    assert curve[0, 0] == pytest.approx(float(network(images[:1])[0, 3].sigmoid()), abs=1e-5)
+    assert curve[0, 0] == pytest.approx(network(images[:1])[0, 3].sigmoid().item(), abs=1e-5)
 
 
 def test_a_headless_model_without_a_target_is_refused(images):

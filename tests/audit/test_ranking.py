@@ -145,7 +145,7 @@ def test_a_regression_is_ranked_by_its_value(images):
     (image,) = sightline.rank(model, images[:1], ["ixg", "random"])
     assert image.target.probability is None
     assert image.top == ()
-    whole = float(own(images[:1])[0, 0])
+    whole = own(images[:1])[0, 0].item()
     assert image.maps[0].curves["insertion"][-1] == pytest.approx(whole, abs=1e-5)
     assert "ixg" in sightline.rank(model, images[:1], ["ixg"])._repr_html_()
 
@@ -155,5 +155,5 @@ def test_several_labels_are_ranked_by_their_own_probability(images):
     own = nn.Sequential(nn.Conv2d(3, 4, 5, stride=4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4)).eval()
     logits = own(images)
     (image,) = sightline.rank(sightline.adapt(own, output="sigmoid"), images[:1], ["ixg"], target=2)
-    assert image.target.probability == pytest.approx(float(logits[0, 2].sigmoid()), abs=1e-6)
+    assert image.target.probability == pytest.approx(logits[0, 2].sigmoid().item(), abs=1e-6)
     assert image.maps[0].curves["deletion"][0] == pytest.approx(image.target.probability, abs=1e-5)

@@ -68,9 +68,8 @@ def _made_by(attribution: Attribution | Tensor) -> Method | None:
     """Return the method an attribution came from, if it is still known."""
     if not isinstance(attribution, Attribution) or not attribution.recipe:
         return None
-    source = None if attribution.source is None else attribution.source()
-    if source is not None:
-        return as_method(source)
+    if attribution.source is not None:
+        return as_method(attribution.source)
     try:
         return parse(attribution.recipe)
     except RecipeError:

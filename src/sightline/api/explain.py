@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, overload
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -145,7 +144,8 @@ def _explain(
         for method in methods:
             attribution = _attribute(adapter, batch, method, resolved, batch_size)
             spent = attribution.passes + (Passes() if attributions else choosing.passes)
-            attributions.append(replace(attribution, passes=spent, target=resolved, labels=labels, seen=seen))
+            complete = replace(attribution, passes=spent, target=resolved, labels=labels, seen=seen)
+            attributions.append(complete.made_by(method.source if isinstance(method, Foreign) else None))
     return attributions
 
 
@@ -160,8 +160,7 @@ def _attribute(adapter: Adapter, batch: Tensor, method: Method, target: Target, 
         ]
     joined = Attribution.join([replace(part, flags=()) for part in attributions])
     values, flags = _finished(joined.values.detach(), recipe, adapter)
-    source = ref(method.source) if isinstance(method, Foreign) else None
-    return replace(joined, values=values, recipe=recipe, passes=meter.passes, flags=flags, source=source)
+    return replace(joined, values=values, recipe=recipe, passes=meter.passes, flags=flags)
 
 
 def _holds_something_per_image(method: Method) -> bool:
