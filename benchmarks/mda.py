@@ -26,7 +26,7 @@ from torch import Tensor
 import sightline
 from sightline.api import as_batch
 from sightline.extras import require
-from sightline.perturb import greedy
+from sightline.perturb.search import greedy
 
 RECIPES = ("mda", "mda(search='fast')", "mda(per_step=2)")
 METRICS = ("insertion(step={})", "deletion(step={})", "insertion(step={}, radius=15, sigma=31.0)")

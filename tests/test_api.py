@@ -82,7 +82,7 @@ def test_wrong_targets_are_answered_in_one_sentence(
     (torch.full((2, 3, 32, 32), torch.nan), "hold NaN or infinite values"),
     (torch.full((2, 3, 32, 32), torch.inf), "hold NaN or infinite values"),
     ([], "got no images"),
-    ([np.zeros((4, 4))], "got ndarray as an image"),
+    ([np.zeros((4, 4))], "got an array of float64 and shape"),
     (3, "got int as an image"),
 ])  # fmt: skip
 def test_wrong_images_are_answered_in_one_sentence(wrong: Any, message: str, tiny_vit: nn.Module) -> None:

@@ -12,9 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
 
-from sightline.calls import read_call
+from sightline.catalogue.calls import read_call
+from sightline.catalogue.index import IndexEntry, find
 from sightline.errors import InputError
-from sightline.index import IndexEntry, find
 
 __all__ = ["Reference", "bibtex_of", "cite", "itself", "keys_of", "references", "specs_of"]
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from sightline.calls import Call, read_call
+from sightline.catalogue.calls import Call, read_call
+from sightline.catalogue.options import check_option, default_of, default_text, hints_of, missing_options
 from sightline.errors import RecipeError
-from sightline.options import check_option, default_of, default_text, hints_of, missing_options
 from sightline.registry import METHODS, METRICS, OPERATORS, BaseSpec, Spec, is_registered, no_such, spec_of, unknown
 from sightline.types import Method
 

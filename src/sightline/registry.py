@@ -17,9 +17,9 @@ from dataclasses import dataclass, is_dataclass
 from importlib.metadata import entry_points
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from sightline.docstrings import documentation
+from sightline.catalogue.docstrings import documentation
+from sightline.catalogue.options import check_words_when_built
 from sightline.errors import RecipeError, RegistryError
-from sightline.options import check_words_when_built
 
 NEEDS = frozenset({"gradient", "layers", "attention", "tokens", "cuts", "masks", "method"})
 

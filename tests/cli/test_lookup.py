@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sightline.cards import card, description, formulas
+from sightline.catalogue.cards import card, description, formulas
+from sightline.catalogue.options import option_texts
 from sightline.citations import bibtex_of, cite, itself, keys_of, references, specs_of
-from sightline.options import option_texts
 from sightline.registry import METHODS, METRICS, OPERATORS
 
 ROOT = Path(__file__).parents[2]

@@ -83,7 +83,7 @@ def broken(*_: object, **__: object) -> None:
 
 
 def test_an_unexpected_error_is_short_and_names_the_way_to_its_traceback(sightline, monkeypatch):
-    monkeypatch.setattr("sightline.cards.card", broken)
+    monkeypatch.setattr("sightline.catalogue.cards.card", broken)
     result = sightline("card", "ixg")
     assert result.exit_code == 1
     assert result.stderr == (
@@ -93,7 +93,7 @@ def test_an_unexpected_error_is_short_and_names_the_way_to_its_traceback(sightli
 
 @pytest.mark.parametrize("words", [("--debug", "card", "ixg"), ("card", "ixg", "--debug")])
 def test_debug_shows_the_traceback_wherever_it_stands(sightline, monkeypatch, words):
-    monkeypatch.setattr("sightline.cards.card", broken)
+    monkeypatch.setattr("sightline.catalogue.cards.card", broken)
     result = sightline(*words)
     assert result.exit_code == 1
     assert "Traceback" in result.stderr

@@ -21,7 +21,7 @@ from sightline.models.passes import counting
 from sightline.operators.density import Refinement
 from sightline.operators.refine import MetricDriven, by_segment, seed_scores, unstable_order
 from sightline.perturb.curve import scored
-from sightline.perturb.magnitudes import convex_fit
+from sightline.perturb.search.magnitudes import convex_fit
 from sightline.perturb.segments import Segments
 from sightline.recipe import parse, text
 from sightline.types import Logit, Passes, Probability

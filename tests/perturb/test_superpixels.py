@@ -20,7 +20,7 @@ from sightline.methods.sampling.occlusion import Occlusion
 from sightline.methods.sampling.pami import PartitionAndAggregate
 from sightline.methods.sampling.partition_shap import PartitionShap
 from sightline.perturb.segments import Segments, grid_segments
-from sightline.perturb.superpixels import about, as_option, check_cut, pieces_of
+from sightline.perturb.superpixels import about, as_option, check_cut, segments_of
 
 LABELS = grid_segments((32, 32), (2, 4)).labels
 EACH = torch.stack([LABELS, LABELS // 3])
@@ -66,7 +66,7 @@ def test_a_small_label_map_is_a_literal_and_stretched_over_the_image(tiny_cnn: n
     labels = torch.zeros(32, 32, dtype=torch.long)
     labels[16:], labels[:, 22:] = 1, 2
     assert_close(got.map, sightline.explain(tiny_cnn, images, KernelShap(segments=labels), target=1).map)
-    odd = pieces_of(sightline.adapt(tiny_cnn), torch.zeros(1, 3, 5, 7), ((0, 0, 1), (2, 2, 1)))[0].labels
+    odd = segments_of(sightline.adapt(tiny_cnn), torch.zeros(1, 3, 5, 7), ((0, 0, 1), (2, 2, 1)))[0].labels
     assert odd.shape == (5, 7)
     assert odd.unique().tolist() == [0, 1, 2]
 
@@ -79,7 +79,7 @@ def test_a_method_with_labels_is_still_a_value_and_says_what_it_has() -> None:
     assert pickle.loads(pickle.dumps(method)).segments.pieces[0].count == 8
     assert sightline.recipe.text(method) == "kernel_shap(segments=<8 segments in 32×32>)"
     assert "2 images with 3 or 8 segments" in sightline.recipe.text(KernelShap(segments=EACH))
-    assert "<function pieces_of>" in sightline.recipe.text(KernelShap(segments=pieces_of))
+    assert "<function pieces_of>" in sightline.recipe.text(KernelShap(segments=segments_of))
     assert Lime(segments=["slic", 60]) == Lime(segments=("slic", 60))
     assert about(as_option(EACH), (32, 32)) == 8
 

@@ -19,7 +19,7 @@ from sightline.models.inputs import as_batch, batches_of, is_batches, seen_pixel
 from sightline.models.passes import counting
 from sightline.models.precision import full_precision
 from sightline.models.targets import resolve_target
-from sightline.perturb.superpixels import Own
+from sightline.perturb.superpixels import CustomSegments
 from sightline.progress import progress_bar
 from sightline.recipe import parse, parts, text
 from sightline.registry import METHODS, is_registered, spec_of
@@ -167,7 +167,7 @@ def _holds_something_per_image(method: Method) -> bool:
     """Tell whether a method was given superpixels for each image, which cutting the batch up would mix up."""
     given = [getattr(part, "segments", None) for part in parts(method)]
     segments = [each for option in given for each in (option if isinstance(option, tuple) else (option,))]
-    return any(isinstance(each, Own) and each.per_image for each in segments)
+    return any(isinstance(each, CustomSegments) and each.per_image for each in segments)
 
 
 def _finished(values: Tensor, recipe: str, model: Adapter) -> tuple[Tensor, tuple[str, ...]]:

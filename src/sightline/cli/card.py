@@ -13,7 +13,7 @@ from rich.text import Text
 from sightline.cli import console
 
 if TYPE_CHECKING:
-    from sightline.cards import Card
+    from sightline.catalogue.cards import Card
 
 __all__ = ["card"]
 
@@ -23,7 +23,7 @@ def card(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
     """Show what a method, operator or metric is: formula, options, cost, needs, citation, and how it was checked."""
-    from sightline import cards
+    from sightline.catalogue import cards
 
     facts = cards.card(name)
     if as_json:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sightline.cli import console
-from sightline.cli.error_log import ErrorLog
 from sightline.cli.options import (
     AsJson,
     Classes,
@@ -22,7 +21,7 @@ from sightline.cli.options import (
     Seed,
     Target,
 )
-from sightline.cli.request import Request, needed, split_words
+from sightline.cli.request import ErrorLog, Request, needed, split_words
 
 if TYPE_CHECKING:
     from rich.table import Table

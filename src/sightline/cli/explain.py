@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sightline.cli import console
-from sightline.cli.error_log import ErrorLog
 from sightline.cli.options import (
     AsJson,
     Classes,
@@ -24,7 +23,7 @@ from sightline.cli.options import (
     Seed,
     Target,
 )
-from sightline.cli.request import Request, needed, split_words
+from sightline.cli.request import ErrorLog, Request, needed, split_words
 
 if TYPE_CHECKING:
     from sightline.audit.explained_image import ExplainedImage

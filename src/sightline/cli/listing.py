@@ -10,7 +10,7 @@ import typer
 from sightline.cli import console
 
 if TYPE_CHECKING:
-    from sightline.index import IndexEntry
+    from sightline.catalogue.index import IndexEntry
 
 __all__ = ["Kind", "listing"]
 
@@ -45,13 +45,13 @@ def listing(
 
 
 def _models() -> list[dict[str, Any]]:
-    from sightline.model_ids import list_models
+    from sightline.catalogue.model_ids import list_models
 
     return [{"name": name, "family": name.partition("/")[0]} for name in list_models()]
 
 
 def _registered(kind: Kind) -> list[dict[str, Any]]:
-    from sightline.index import entries
+    from sightline.catalogue.index import entries
 
     by_family = sorted(entries(kind.removesuffix("s")).values(), key=lambda entry: (entry.family, entry.name))
     return [(_dataset_row if kind is Kind.DATASETS else _row)(entry) for entry in by_family]

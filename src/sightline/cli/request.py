@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sightline.errors import SightlineError
     from sightline.models.adapter import Adapter
 
-__all__ = ["Request", "needed", "split_words"]
+__all__ = ["ErrorLog", "Request", "needed", "split_words"]
 
 _SOME = ("bundled/shapes-vit", "timm/vit_base_patch16_224", "torchvision/resnet50", "package/efficientnet_lite0")
 
@@ -98,6 +98,17 @@ class Request:
         from sightline.models.targets import find_class
 
         return None if self.target is None else find_class(model, self.target)
+
+
+class ErrorLog(list[dict[str, str]]):
+    """The errors of a command, as plain data."""
+
+    def add(self, path: object, error: SightlineError, recipe: str = "") -> None:
+        """Record that something failed, and say so in a sentence."""
+        where = str(path)
+        sentence = str(error) if where in str(error) else f"{where}: {error}"
+        console.note(f"{recipe} on {sentence}" if recipe else sentence, "error")
+        self.append({"path": where, "error": str(error)} | ({"recipe": recipe} if recipe else {}))
 
 
 def needed(model: str | None) -> str:

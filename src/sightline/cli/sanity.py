@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sightline.cli import console
-from sightline.cli.error_log import ErrorLog
 from sightline.cli.options import AsJson, Classes, Device, Methods, OneModel, Seed, Target
-from sightline.cli.request import Request, needed, split_words
+from sightline.cli.request import ErrorLog, Request, needed, split_words
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -15,11 +15,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sightline.calls import Call, is_call, read_call
+from sightline.catalogue.calls import Call, is_call, read_call
+from sightline.catalogue.options import check_option, default_text, hints_of, missing_options
 from sightline.data.selection import Dataset, Selection, select
 from sightline.data.source import DATASETS, DatasetSpec, Sample
 from sightline.errors import InputError, RecipeError
-from sightline.options import check_option, default_text, hints_of, missing_options
 from sightline.recipe import check_names
 from sightline.registry import nearest
 

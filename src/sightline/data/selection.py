@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sightline.catalogue.options import check_words
 from sightline.data.images import peek_image
 from sightline.data.predictions import Predictions
 from sightline.data.source import Entry, Listing, Sample, Source
 from sightline.errors import InputError, RecipeError
-from sightline.options import check_words
 
 __all__ = ["Dataset", "Selection", "select"]
 

@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sightline.catalogue.options import check_words
 from sightline.data.shapes_drawing import CLASSES, MOST_DISTRACTORS, ShapesSample, draw_scene
 from sightline.errors import InputError
-from sightline.options import check_words
 
 __all__ = [
     "CLASSES",

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from sightline.catalogue.options import HasOptions
 from sightline.data.images import read_image
 from sightline.errors import InputError, RegistryError
-from sightline.options import HasOptions
 from sightline.registry import BaseSpec, Registry
 
 if TYPE_CHECKING:

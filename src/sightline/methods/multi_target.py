@@ -19,8 +19,8 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
+from sightline.catalogue.options import HasOptions
 from sightline.models.adapter import Adapter
-from sightline.options import HasOptions
 from sightline.registry import is_registered, spec_of
 from sightline.types import Attribution, Method, Passes, Target
 

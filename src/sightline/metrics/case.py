@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 import torch
 from torch import Tensor
 
+from sightline.catalogue.options import HasOptions
 from sightline.errors import InputError
 from sightline.metrics.scaling import constant
 from sightline.models.adapter import Adapter
 from sightline.models.precision import full_precision
-from sightline.options import HasOptions
 from sightline.perturb.curve import Curve, Score, read_scores, response_curve, scored
 from sightline.perturb.fill import Fill
 from sightline.perturb.order import Importance, Tie, finite_maps, importance_order

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import RecipeError
-from sightline.perturb.greedy import Found
-from sightline.perturb.magnitudes import dense_values
+from sightline.perturb.search.greedy import SegmentOrder
+from sightline.perturb.search.magnitudes import dense_values
 from sightline.perturb.segments import Segments
 from sightline.types import Attribution, TokenGrid
 
@@ -39,7 +39,7 @@ class RefinedImage:
 
     segments: Segments
     seed: Tensor
-    search: Found
+    search: SegmentOrder
     blur: int
     scores: tuple[float, float, float]
     curves: tuple[Array, Array]

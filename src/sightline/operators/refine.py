@@ -20,11 +20,11 @@ from sightline.models.vit.adapter import VisionTransformer
 from sightline.operators.density import Array, Output, RefinedImage, Refinement
 from sightline.perturb.curve import responses, scored
 from sightline.perturb.endpoints import BLURS, Endpoints, find_endpoints
-from sightline.perturb.greedy import Found, Rule, greedy, most_passes
-from sightline.perturb.interior_point import early_fit
-from sightline.perturb.magnitudes import convex_fit, falling_curve, mean_curve, segment_values
 from sightline.perturb.order import importance_order, ranks
-from sightline.perturb.search import side_by_side
+from sightline.perturb.search.composites import side_by_side
+from sightline.perturb.search.greedy import Rule, SegmentOrder, greedy, most_passes
+from sightline.perturb.search.interior_point import early_fit
+from sightline.perturb.search.magnitudes import convex_fit, falling_curve, mean_curve, segment_values
 from sightline.perturb.segments import Segments, grid_segments, slic_segments
 from sightline.registry import OPERATORS
 from sightline.types import Attribution, Method, Passes, Target
@@ -231,7 +231,7 @@ def unstable_order(maps: Tensor) -> Tensor:
     return torch.from_numpy(np.argsort(flat, axis=1)[:, ::-1].copy()).to(maps.device)
 
 
-def by_segment(search: Found, fit: Array, segments: Segments) -> Array:
+def by_segment(search: SegmentOrder, fit: Array, segments: Segments) -> Array:
     """Return the values of the segments' pixels, in the segments' own numbering."""
     order = np.array(search.order)
     values = np.empty(len(order))

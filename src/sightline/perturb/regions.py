@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from sightline.errors import RecipeError, ShapeError
 from sightline.extras import require
 from sightline.models.adapter import Adapter
-from sightline.perturb.superpixels import Cut, Given, check_cut, pieces_of
+from sightline.perturb.superpixels import Cut, Given, check_cut, segments_of
 
 Cuts = Cut | tuple[Cut, ...]
 SCALES = (50, 100, 150, 250, 500, 1200)  # of the authors of XRAI, as are the following
@@ -36,7 +36,7 @@ def check_cuts(cuts: Cuts | None) -> tuple[Cut, ...]:
 def regions_of(model: Adapter, images: Tensor, cuts: tuple[Cut, ...], radius: int) -> list[Tensor]:
     """Return the regions of each image, (region, height, width), bool: of the cuts, or of XRAI's six without any."""
     if cuts:
-        layers = [pieces_of(model, images, cut) for cut in cuts]
+        layers = [segments_of(model, images, cut) for cut in cuts]
         regions = [torch.cat([_masks(piece.labels) for piece in pieces]) for pieces in zip(*layers, strict=True)]
     else:
         regions = [_at_six_scales(raw) for raw in model.denormalise(images.detach().double())]
@@ -57,7 +57,7 @@ def given_regions(model: Adapter, images: Tensor, given: Given | Sequence[Tensor
     if isinstance(each, list | tuple) and each and all(map(_is_masks, each)):
         regions: list[Tensor] = list(each)
     else:
-        regions = [_masks(piece.labels) for piece in pieces_of(model, images, each)]
+        regions = [_masks(piece.labels) for piece in segments_of(model, images, each)]
     if len(regions) != len(images) or any(tuple(masks.shape[1:]) != size for masks in regions):
         shapes = [tuple(masks.shape) for masks in regions]
         raise ShapeError(f"got regions of {shapes} for {len(images)} images of {size}; give (region, height, width)")

@@ -67,7 +67,7 @@ def _is_size(x: Any) -> bool:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Own:
+class CustomSegments:
     """Segments of one's own as the option of a method: label maps, or a function from an image to its labels.
 
     One label map, (height, width), serves all images; several, (image, height, width), belong to the images in their
@@ -99,7 +99,7 @@ def as_option(given: Option) -> Option:
     """Return a cut as it is and segments of one's own as `Own`, or refuse what can be neither."""
     if isinstance(given, list) and given and isinstance(given[0], str):
         given = tuple(given)
-    if isinstance(given, Own):
+    if isinstance(given, CustomSegments):
         return given
     if _is_rows(given):
         _numbered(_rows(given))
@@ -108,8 +108,8 @@ def as_option(given: Option) -> Option:
         check_cut(given)
         return given
     if callable(given) or isinstance(given, Segments):
-        return Own(given)
-    return Own(_label_maps(given))
+        return CustomSegments(given)
+    return CustomSegments(_label_maps(given))
 
 
 def _is_rows(given: Any) -> TypeGuard[tuple[tuple[int, ...], ...]]:
@@ -138,12 +138,12 @@ def _label_maps(given: Any) -> Segments | list[Segments]:
     return [_numbered(each) for each in labels] if labels.ndim == 3 and len(labels) else _numbered(labels)
 
 
-def is_cut(given: Given | Own) -> TypeGuard[Cut]:
+def is_cut(given: Given | CustomSegments) -> TypeGuard[Cut]:
     """Tell a literal from label maps and functions."""
     return isinstance(given, str) or (isinstance(given, tuple) and (not given or isinstance(given[0], str)))
 
 
-def cells_of_cut(cut: Given | Own, size: Size) -> Size | None:
+def cells_of_cut(cut: Given | CustomSegments, size: Size) -> Size | None:
     """Return the cells of a grid, never more than there are pixels; None for anything but a grid."""
     if not is_cut(cut):
         return None
@@ -155,7 +155,7 @@ def about(cut: Option, size: Size) -> int:
     """Return how many segments a cut asks for, before any image is seen; the most of one's own."""
     if _is_rows(cut):
         return len({label for row in cut for label in row})
-    if isinstance(cut, Own):
+    if isinstance(cut, CustomSegments):
         return max((piece.count for piece in cut.pieces), default=ABOUT)
     cells = cells_of_cut(cut, size)
     if cells is not None:
@@ -164,7 +164,7 @@ def about(cut: Option, size: Size) -> int:
     return int(numbers[0]) if name == "slic" else ABOUT
 
 
-def pieces_of(model: Adapter, images: Tensor, given: Given | Own) -> list[Segments]:
+def segments_of(model: Adapter, images: Tensor, given: Given | CustomSegments) -> list[Segments]:
     """Return the segments of each image.
 
     Args:
@@ -177,7 +177,7 @@ def pieces_of(model: Adapter, images: Tensor, given: Given | Own) -> list[Segmen
     if is_cut(given):
         return _cut(model, images, given)
     size = (images.shape[-2], images.shape[-1])
-    own = given.given if isinstance(given, Own) else given
+    own = given.given if isinstance(given, CustomSegments) else given
     if _is_rows(own):
         own = _rows(own)[_stretched(size[0], len(own))][:, _stretched(size[1], len(own[0]))]
     if callable(own):

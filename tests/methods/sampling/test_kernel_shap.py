@@ -20,7 +20,7 @@ from sightline.data.shapes import Shapes
 from sightline.errors import RecipeError
 from sightline.methods.sampling.coalitions import coalition_scores, fill_images
 from sightline.methods.sampling.kernel_shap import KernelShap, coalitions_of, draw_coalitions, fit_shapley, mean_gains
-from sightline.perturb.superpixels import pieces_of
+from sightline.perturb.superpixels import segments_of
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -45,7 +45,7 @@ def shapley(coalitions: Tensor, values: Tensor) -> Tensor:
 
 def game(model: Any, image: Tensor, cut: Any, target: Any, blank: Any = "mean") -> tuple[Tensor, Tensor]:
     """Score all coalitions of the segments of one image."""
-    pieces = pieces_of(model, image, cut)
+    pieces = segments_of(model, image, cut)
     coalitions = all_coalitions(pieces[0].count)
     fill = fill_images(model, image, blank, pieces)
     return coalitions, coalition_scores(model, image, fill, pieces, [coalitions], [target])[0][0]
@@ -97,7 +97,7 @@ def test_equals_shap_and_captum_in_the_same_process(tiny_cnn: nn.Module, images:
     shap, captum = pytest.importorskip("shap"), pytest.importorskip("captum.attr")
     model, image = sightline.adapt(tiny_cnn), images[:1]
     got = KernelShap(segments=("grid", 2, 2))(model, image, Logit(1)).map.flatten()
-    labels = pieces_of(model, image, ("grid", 2, 2))[0].labels
+    labels = segments_of(model, image, ("grid", 2, 2))[0].labels
 
     def play(z: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -132,7 +132,7 @@ def test_orders_equal_captums_shapley_value_sampling(tiny_cnn: nn.Module, images
     got = sightline.explain(model, image, method, target=1)
     assert got.passes.forward == 2 + 5 * 8 == method.cost(model).forward
     ranks = method._draw(9, sightline.seeds.generators(0, image)[0])[1]
-    labels = pieces_of(model, image, ("grid", 3))[0].labels
+    labels = segments_of(model, image, ("grid", 3))[0].labels
     theirs = captum.ShapleyValueSampling(tiny_cnn)
     theirs.permutation_generator = lambda features, orders: iter(ranks.argsort(dim=1).tolist())
     wanted = theirs.attribute(image, target=1, feature_mask=labels[None, None], n_samples=5)[0, 0]

@@ -18,7 +18,7 @@ from sightline.errors import RecipeError, ShapeError
 from sightline.methods.sampling.coalitions import coalition_scores, fill_images
 from sightline.methods.sampling.lime import Lime, fit_ridge, package_coalitions, proximity, random_coalitions
 from sightline.perturb.segments import Segments
-from sightline.perturb.superpixels import pieces_of
+from sightline.perturb.superpixels import segments_of
 
 
 def fitted(numbers: Any, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,7 +67,7 @@ def test_matches_the_package_on_a_photograph(shared: Path) -> None:
 def test_equals_the_package_in_the_same_process() -> None:
     lime_image = pytest.importorskip("lime.lime_image")
     network, image = reference_cnn.network("tiny_cnn")
-    model, labels = sightline.adapt(network), pieces_of(sightline.adapt(network), image, ("grid", 4, 3))[0].labels
+    model, labels = sightline.adapt(network), segments_of(sightline.adapt(network), image, ("grid", 4, 3))[0].labels
 
     def classify(batch: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -141,7 +141,7 @@ def test_superpixels_follow_the_image(cut: Any, tiny_cnn: nn.Module) -> None:
     images = torch.zeros(1, 3, 32, 32, dtype=torch.float64)
     images[0, 0, :, 16:] = 1.0
     model = sightline.adapt(tiny_cnn)
-    labels = pieces_of(model, images, cut)[0].labels
+    labels = segments_of(model, images, cut)[0].labels
     assert not set(labels[:, :14].flatten().tolist()) & set(labels[:, 18:].flatten().tolist())
     # their own mean colour would leave these flat segments as they are
     got = sightline.explain(tiny_cnn, images, Lime(samples=20, segments=cut, blank="white"), target=0)

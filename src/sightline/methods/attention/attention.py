@@ -15,11 +15,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sightline.catalogue.options import HasOptions
 from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer
-from sightline.options import HasOptions
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
 

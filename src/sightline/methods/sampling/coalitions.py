@@ -23,7 +23,7 @@ from sightline.perturb.curve import read_scores
 from sightline.perturb.fill import make_fill
 from sightline.perturb.mirror import box_blur
 from sightline.perturb.segments import Segments
-from sightline.perturb.superpixels import Given, Option, Own, Size, cells_of_cut, pieces_of
+from sightline.perturb.superpixels import CustomSegments, Given, Option, Size, cells_of_cut, segments_of
 from sightline.types import Attribution, Target, TokenGrid, pixel_grid
 
 FillName = Literal["mean", "black", "white", "blur", "segment"]
@@ -44,13 +44,15 @@ class SegmentMethod(MultiTarget):
     ) -> list[Tensor]:
         """Return the values of each image's segments, shape (target, segment)."""
 
-    def on(self, model: Adapter, images: Tensor, targets: Sequence[Target], segments: Given | Own) -> list[Attribution]:
+    def on(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], segments: Given | CustomSegments
+    ) -> list[Attribution]:
         """Explain with given segments; see `pieces_of` for what is accepted.
 
         A grid given by name yields a map of its cells, anything else a map of pixels with their segment's value.
         """
         with torch.no_grad():
-            pieces = pieces_of(model, images, segments)
+            pieces = segments_of(model, images, segments)
             values = self.values(model, images, targets, pieces)
         return segment_attributions(
             images, pieces, values, cells_of_cut(segments, (images.shape[-2], images.shape[-1]))

@@ -23,16 +23,16 @@ from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
 from sightline.perturb.fill import Blur
 from sightline.perturb.superpixels import (
+    CustomSegments,
     Given,
     Option,
-    Own,
     Size,
     about,
     as_option,
     cells_of_cut,
     check_cut,
     is_cut,
-    pieces_of,
+    segments_of,
 )
 from sightline.registry import METHODS
 from sightline.seeds import generators
@@ -108,7 +108,7 @@ class PartitionAndAggregate(MultiTarget):
         return Passes(self.samples * sum(most_segments(cut, size) for cut in self.segments or authors_cuts(size)))
 
     def on(
-        self, model: Adapter, images: Tensor, targets: Sequence[Target], segments: Sequence[Given | Own]
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], segments: Sequence[Given | CustomSegments]
     ) -> list[Attribution]:
         """Explain with given segmentations, each as `pieces_of` takes it.
 
@@ -120,7 +120,7 @@ class PartitionAndAggregate(MultiTarget):
             shifted = _shifted(images, shifts)
             fill = self._fill(model, shifted)
             for cut in segments:
-                pieces = pieces_of(model, shifted, cut)
+                pieces = segments_of(model, shifted, cut)
                 alone = [torch.eye(piece.count, dtype=torch.bool) for piece in pieces]
                 scores = coalition_scores(model, shifted, fill, pieces, alone, score_targets)
                 maps = torch.stack([each.map for each in segment_attributions(images, pieces, scores)], dim=1)
@@ -166,18 +166,18 @@ class Watershed:
         return torch.from_numpy(labels).long()
 
 
-def authors_cuts(size: Size) -> list[Given | Own]:
+def authors_cuts(size: Size) -> list[Given | CustomSegments]:
     """Return the authors' segmentations, the smallest segment being the same share of any image."""
     smallest = max(1, round(SMALLEST * size[0] * size[1] / USUAL**2))
-    felzenszwalb: list[Given | Own] = [("felzenszwalb", scale, 0.8, smallest) for scale in FELZENSZWALB]
+    felzenszwalb: list[Given | CustomSegments] = [("felzenszwalb", scale, 0.8, smallest) for scale in FELZENSZWALB]
     return [*felzenszwalb, *[("slic", count, 20.0) for count in SLIC], *map(Watershed, WATERSHED)]
 
 
-def most_segments(cut: Given | Own, size: Size) -> int:
+def most_segments(cut: Given | CustomSegments, size: Size) -> int:
     """Return how many segments a cut may have."""
     if isinstance(cut, Watershed):
         return 2 * cut.markers + 1
-    assert isinstance(cut, str | tuple | Own)
+    assert isinstance(cut, str | tuple | CustomSegments)
     if not is_cut(cut) or cells_of_cut(cut, size):
         return about(cut, size)
     name, numbers = check_cut(cut)

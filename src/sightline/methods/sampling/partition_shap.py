@@ -17,7 +17,7 @@ from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
 from sightline.models.precision import full_dtype
 from sightline.perturb.segments import Segments
-from sightline.perturb.superpixels import Given, Option, Own, as_option, pieces_of
+from sightline.perturb.superpixels import CustomSegments, Given, Option, as_option, segments_of
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
@@ -88,14 +88,14 @@ class PartitionShap(MultiTarget):
         model: Adapter,
         images: Tensor,
         targets: Sequence[Target],
-        segments: Given | Own,
+        segments: Given | CustomSegments,
         tree: Nested | Sequence[Nested] | None = None,
     ) -> list[Attribution]:
         """Explain with given segments, and a hierarchy of them: nested pairs of their numbers.
 
         A tuple is one hierarchy for all images, a list has one for each. A segment's value is spread over its pixels.
         """
-        pieces = pieces_of(model, images, segments)
+        pieces = segments_of(model, images, segments)
         trees = (
             [spatial_tree(p) for p in pieces]
             if tree is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sightline.options import HasOptions
+from sightline.catalogue.options import HasOptions
 
 
 class PerturbationOptions(HasOptions):

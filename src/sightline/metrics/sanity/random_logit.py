@@ -7,13 +7,13 @@ from typing import ClassVar, Literal
 
 import torch
 
+from sightline.catalogue.options import HasOptions
 from sightline.errors import InputError
 from sightline.metrics.case import Case, Measurement, flags_where
 from sightline.metrics.re_explain import re_explained_maps
 from sightline.metrics.scaling import constant
 from sightline.metrics.similarity import SIMILARITIES, Similarity
 from sightline.models.adapter import Adapter
-from sightline.options import HasOptions
 from sightline.registry import METRICS
 from sightline.seeds import generators
 from sightline.types import Logit, LogProbability, Passes, Probability, Target, Value

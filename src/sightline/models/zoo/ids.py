@@ -18,9 +18,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from sightline.catalogue.model_ids import KNOWN, list_models
 from sightline.errors import UnsupportedModel
 from sightline.extras import require
-from sightline.model_ids import KNOWN, list_models
 from sightline.models.adapter import Adapter
 from sightline.models.families import adapt
 from sightline.models.zoo.bundled import BUNDLED, load_bundled

@@ -13,12 +13,12 @@ from torch import Tensor
 import sightline
 from sightline.models.passes import counting
 from sightline.perturb.endpoints import BLURS, Endpoints, find_endpoints
-from sightline.perturb.greedy import Rule, greedy, most_passes, passes, released_length
-from sightline.perturb.interior_point import early_fit
-from sightline.perturb.magnitudes import convex_fit
-from sightline.perturb.search import Composite, Measure, Search, side_by_side
+from sightline.perturb.search.composites import Composite, Measure, Search, side_by_side
+from sightline.perturb.search.greedy import Rule, greedy, most_passes, passes, released_length
+from sightline.perturb.search.interior_point import early_fit
+from sightline.perturb.search.magnitudes import convex_fit
+from sightline.perturb.search.shortlist import Shortlist
 from sightline.perturb.segments import grid_segments
-from sightline.perturb.shortlist import Shortlist
 from sightline.types import Custom
 
 SEGMENTS = grid_segments((8, 8), (4, 4))
@@ -155,7 +155,7 @@ def test_the_early_fit_is_nearly_the_exact_one() -> None:
 
 def test_a_level_of_nothing_lets_the_seed_speak(bright: list[Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     """Below the level a fast deletion follows the seed, three candidates a step; an untrusting one does not."""
-    monkeypatch.setattr("sightline.perturb.greedy.NOTHING", 2.0)
+    monkeypatch.setattr("sightline.perturb.search.greedy.NOTHING", 2.0)
     (found,) = run(bright[:1], Rule(16, tau=0, fast=True))
     assert found.order == tuple(range(16))
     (found,) = run(bright[:1], Rule(16, tau=0, fast=True, trusting=False))

@@ -16,13 +16,13 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from sightline.catalogue.options import default_text
 from sightline.errors import RecipeError
-from sightline.options import default_text
 from sightline.registry import BaseSpec, load_plugins, registered, unknown
 
 __all__ = ["KINDS", "IndexEntry", "entries", "find"]
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 KINDS = ("method", "operator", "metric", "dataset")
 _FOLDERS = {"method": "methods", "operator": "operators", "metric": "metrics", "dataset": "data/sets"}
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from sightline import METHODS, METRICS, OPERATORS
+from sightline.catalogue.index import entries, find
+from sightline.catalogue.model_ids import KNOWN
 from sightline.data.dataset import DATASETS, options_of
 from sightline.errors import RecipeError
-from sightline.index import entries, find
-from sightline.model_ids import KNOWN
 from sightline.models.zoo.bundled import BUNDLED
 
 REGISTRIES = {"method": METHODS, "operator": OPERATORS, "metric": METRICS}

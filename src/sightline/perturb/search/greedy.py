@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sightline.perturb.endpoints import Endpoints
-from sightline.perturb.search import Composite, Measure, Search
+from sightline.perturb.search.composites import Composite, Measure, Search
+from sightline.perturb.search.shortlist import Shortlist
 from sightline.perturb.segments import Segments
-from sightline.perturb.shortlist import Shortlist
 
 Steps = list[tuple[int, float]]  # the segments pasted, each with the score after it
 
@@ -20,7 +20,7 @@ SHARE = 0.44  # of the exact search's passes that the fast one takes; the curves
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SegmentOrder:
     """An order and what the model said on the way.
 
     Attributes:
@@ -57,7 +57,7 @@ class Rule:
     cut_short: bool = False
 
 
-def greedy(endpoints: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[Found]:
+def greedy(endpoints: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[SegmentOrder]:
     """Search an order of the segments.
 
     Args:
@@ -78,7 +78,7 @@ def greedy(endpoints: Endpoints, segments: Segments, seed: Sequence[int], rule: 
         composite.paste(segment)
     rest = locked[::-1]
     scores = (yield Measure(composite, [rest[: i + 1] for i in range(len(rest))])).tolist() if rest else []
-    return Found(
+    return SegmentOrder(
         order=(*locked, *(segment for segment, _ in reversed(deleted))),
         inserted=len(locked),
         insertion=tuple(score for _, score in inserted),

@@ -10,10 +10,10 @@ import re
 import textwrap
 from dataclasses import dataclass
 
-from sightline.calls import read_call
+from sightline.catalogue.calls import read_call
+from sightline.catalogue.options import option_texts, without_options
 from sightline.citations import keys_of, references
 from sightline.errors import RecipeError
-from sightline.options import option_texts, without_options
 from sightline.recipe import example, options
 from sightline.registry import METHODS, METRICS, OPERATORS, Spec, unknown
 

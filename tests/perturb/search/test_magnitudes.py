@@ -9,7 +9,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sightline.perturb.magnitudes import Array, convex_fit, dense_values, falling_curve, mean_curve, segment_values
+from sightline.perturb.search.magnitudes import (
+    Array,
+    convex_fit,
+    dense_values,
+    falling_curve,
+    mean_curve,
+    segment_values,
+)
 
 responses = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 WRONG_IN_SCIPY = [0.65625, 1.0, 1.0, *[0.0] * 16]  # scipy 1.17.1's nnls ends at three times the least error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sightline.calls import Call, is_call, read_call
+from sightline.catalogue.calls import Call, is_call, read_call
 from sightline.errors import RecipeError
 
 
@@ -44,7 +44,7 @@ def test_what_is_a_call(text: str, called: bool) -> None:
     ("a(**b)", "a got **; write the options out"),
     ("a(x=1, x=2)", "a got x twice in the plan"),
     ("a(x={1})", "got {1} in the plan"),
-    ("a.b", "cannot read 'a.b' as a plan; write this"),
+    ("a.b", "cannot read 'a.b' as a plan, which holds names and literals only; write this"),
     ("  ", "got '  ' as a plan; write a name, for instance this"),
     ("a" * 10_001, "got a plan of 10001 characters; at most 10000 are read"),
 ])  # fmt: skip

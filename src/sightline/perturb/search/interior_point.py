@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sightline.perturb.magnitudes import Array
+from sightline.perturb.search.magnitudes import Array
 
 GAP, RELATIVE, FEASIBLE, ROUNDS = 1e-7, 1e-6, 1e-7, 100
 

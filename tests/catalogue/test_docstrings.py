@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sightline.docstrings import documentation
+from sightline.catalogue.docstrings import documentation
 
 
 @dataclass(frozen=True)
