@@ -326,3 +326,20 @@ def test_probabilities_are_those_of_the_output() -> None:
     assert_close(adapt(network).probabilities(logits), logits.softmax(dim=-1))
     assert_close(adapt(network, output="sigmoid").probabilities(logits), logits.sigmoid())
     assert_close(adapt(End(nn.Softmax(dim=1)).eval()).probabilities(logits), logits)
+
+
+def test_an_ending_that_could_not_be_read_is_read_again_at_the_size_of_the_images() -> None:
+    class OneSize(nn.Module):
+        """A network for images of 20×20 pixels, a size that nobody tries."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3 * 20 * 20, 4)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.layer(images.flatten(1)).sigmoid()
+
+    model = adapt(OneSize().eval())
+    assert model.output == "softmax"  # nothing could be read, and nothing else says what it is
+    model(model.accept(torch.zeros(1, 3, 20, 20)))
+    assert (model.output, model.link) == ("sigmoid", "identity")

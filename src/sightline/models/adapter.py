@@ -80,6 +80,7 @@ class Adapter(ABC):
         self.batch = batch
         self._output, self._link = check_output(output, link), link
         self._size = input_size  # of the images last seen
+        self._ending: tuple[Ending, tuple[int, int] | None] | None = None  # as it was read, and at which size
         self._width: int | None = None  # how many numbers the model returned when it last ran
 
     def __repr__(self) -> str:
@@ -95,8 +96,7 @@ class Adapter(ABC):
     def with_facts(self, **facts: Any) -> Self:
         """Return the same adapter with some facts replaced."""
         changed = copy(self)
-        for derived in ("num_classes", "output", "ending"):  # read again from the new facts
-            changed.__dict__.pop(derived, None)
+        changed.__dict__.pop("num_classes", None)  # read again from the new facts
         Adapter.__init__(changed, self.model, **self.facts | facts)
         changed.default_size = changed.input_size or self.default_size
         changed._size = changed.input_size or self._size
@@ -175,15 +175,20 @@ class Adapter(ABC):
         """What the user or the library's configuration says of the output; None where neither does."""
         return self._output or library_output(self.model)
 
-    @cached_property
+    @property
     def output(self) -> Output:
         """What the model's numbers are: declared, else read from the end of the network, else softmax logits."""
         return self.declared_output or self.ending.output
 
-    @cached_property
+    @property
     def ending(self) -> Ending:
-        """How the network ends: a softmax, a sigmoid or neither, and how many numbers it returns."""
-        return read_ending(self, self._size)
+        """How the network ends: a softmax, a sigmoid or neither, and how many numbers it returns.
+
+        What could not be read is read again once images of another size have been seen.
+        """
+        if self._ending is None or (self._ending[0].size is None and self._ending[1] != self._size):
+            self._ending = read_ending(self, self._size), self._size
+        return self._ending[0]
 
     @property
     def output_size(self) -> int | None:

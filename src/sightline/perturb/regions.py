@@ -50,7 +50,7 @@ def given_regions(model: Adapter, images: Tensor, given: Given | Sequence[Tensor
         model: says what the pixels' colours are.
         images: as the model is fed, shape (batch, 3, height, width).
         given: masks, (region, height, width) of bool, for all images; one such tensor for each image; or whatever
-            `pieces_of` takes.
+            `segments_of` takes.
     """
     size = (images.shape[-2], images.shape[-1])
     each: Any = [given] * len(images) if _is_masks(given) else given

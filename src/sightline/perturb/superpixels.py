@@ -2,7 +2,7 @@
 
 A cut is a literal, a name or a name with its numbers, so that a recipe can hold it: ``'grid'``, ``('grid', 2, 4)``,
 ``('slic', 60)``. So can it hold a small label map, ``((0, 0, 1), (2, 2, 1))``, which is stretched over the image. From
-Python a label map of the image or a function of it does as well; see `pieces_of` and `Own`.
+Python a label map of the image or a function of it does as well; see `segments_of` and `CustomSegments`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sightline.perturb.segments import Segments, grid_segments
 
 Cut = str | tuple[str | int | float, ...]
 Given = Cut | Segments | Tensor | Sequence[Segments | Tensor] | Callable[[Tensor], Tensor]
-Option = Any  # the option `segments`: a cut, all that a recipe can hold, or whatever else `pieces_of` takes
+Option = Any  # the option `segments`: a cut, all that a recipe can hold, or whatever else `segments_of` takes
 Size = tuple[int, int]
 
 # what the numbers after a name mean, and what they are when left out
@@ -96,7 +96,7 @@ class CustomSegments:
 
 
 def as_option(given: Option) -> Option:
-    """Return a cut as it is and segments of one's own as `Own`, or refuse what can be neither."""
+    """Return a cut as it is and segments of one's own as `CustomSegments`, or refuse what can be neither."""
     if isinstance(given, list) and given and isinstance(given[0], str):
         given = tuple(given)
     if isinstance(given, CustomSegments):

@@ -47,7 +47,7 @@ class SegmentMethod(MultiTarget):
     def on(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], segments: Given | CustomSegments
     ) -> list[Attribution]:
-        """Explain with given segments; see `pieces_of` for what is accepted.
+        """Explain with given segments; see `segments_of` for what is accepted.
 
         A grid given by name yields a map of its cells, anything else a map of pixels with their segment's value.
         """

@@ -110,7 +110,7 @@ class PartitionAndAggregate(MultiTarget):
     def on(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], segments: Sequence[Given | CustomSegments]
     ) -> list[Attribution]:
-        """Explain with given segmentations, each as `pieces_of` takes it.
+        """Explain with given segmentations, each as `segments_of` takes it.
 
         Label maps stay in place when the image is shifted; give functions of the image where they should follow it.
         """
