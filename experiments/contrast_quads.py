@@ -32,8 +32,8 @@ from sightline.errors import SightlineError
 from sightline.methods.multi_target import multi_target
 from sightline.models.passes import counting
 from sightline.operators.contrast import PRESETS as CONTRASTS
+from sightline.operators.contrast import comparable
 from sightline.operators.contrast import contrasted as contrast
-from sightline.operators.contrast import placed
 
 RECIPES = {
     "transformer": [
@@ -101,7 +101,7 @@ def four_maps(model: sightline.Adapter, quad: list[Shot], method: str) -> tuple[
     with counting() as meter, ready(model):
         found = multi_target(as_method(method), model, model.accept(image), targets)
     cost = {"forward": [meter.passes.forward / 4] * 4, "backward": [meter.passes.backward / 4] * 4}
-    return torch.stack([placed(replace(one, values=one.values[:1])) for one in found]), cost
+    return torch.stack([comparable(replace(each, values=each.values[:1])) for each in found]), cost
 
 
 def compete(maps: Tensor, preset: str | None) -> Tensor:

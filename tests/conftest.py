@@ -15,6 +15,12 @@ from tests import tiny
 ROOT = Path(__file__).parent.parent
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Keep helpers from being collected as doctests: some of them register methods when they are imported."""
+    helper = collection_path.suffix == ".py" and not collection_path.name.startswith(("test_", "conftest"))
+    return True if helper and Path(__file__).parent in collection_path.parents else None
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail in CI when a test was skipped for want of a package: `make setup` installs them all."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")

@@ -4,7 +4,7 @@ A recipe names classes: a method, its operators, a metric. Two versions of a cla
 same recipe, so the digest of its source is part of a unit's key and stands in every row. For one class it covers
 
 * of sightline: the module that defines the class, and every module of sightline which that module imports, directly or
-  through others. A change anywhere else in sightline leaves the key as it is.
+  through others; what only draws or saves attributions is left out. A change anywhere else leaves the key as it is.
 * of any other package, such as a plug-in: all of its Python files, and the modules of sightline that these import.
 * the name and the version of both.
 
@@ -37,6 +37,8 @@ from sightline.errors import InputError
 __all__ = ["digest_sources"]
 
 OURS = "sightline"
+# Attributions draw and save themselves through these; no number depends on them.
+DRAWING = frozenset({"sightline.report.views", "sightline.attribution_file"})
 SESSION = secrets.token_bytes(16)  # stands for the text of what has no file
 
 
@@ -126,7 +128,7 @@ def _our_files(names: Iterable[str]) -> dict[str, str]:
     while waiting:
         name = waiting.pop()
         seen.add(name)
-        if name in _our_modules():
+        if name in _our_modules() and name not in DRAWING:
             path, digest, imported = _our_module(name)
             files[path] = digest
             waiting |= imported - seen

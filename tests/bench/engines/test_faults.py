@@ -151,7 +151,7 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(plan, tmp_path, monkeypat
     outcome = run(plan(), str(tmp_path / "s"), workers=0, callback=listening)
     assert outcome.complete
     assert "the disk is full; finished units wait in memory" in listening.notes[0]
-    assert len(listening.calls) == 1
+    assert len(listening.notes) == 1
     assert rows(tmp_path / "s") == wanted
 
 

@@ -170,7 +170,7 @@ def test_what_unknown_code_computed_is_not_mixed_with_what_is_computed_now(store
     listening = Listening()
     outcome = resume(str(store), workers=0, callback=listening)
     assert (outcome.before, outcome.computed, outcome.complete) == (0, 1, True)
-    assert any("does not say which code its units were computed by" in note for note in listening.calls)
+    assert any("does not say which code its units were computed by" in note for note in listening.notes)
     rows = read_rows(store)
     assert len(rows) == 2
     assert rows["recipe_source"].ne("").all()

@@ -113,7 +113,7 @@ def benchmark_report(
         store=url,
         run=name,
         rows=rows,
-        table=make_table(rows, resamples=resamples),
+        table=make_table(rows, resamples=resamples, packages=manifest.packages if manifest else ()),
         counts=_counts(opened, manifest, rows),
         manifest=manifest,
     )
