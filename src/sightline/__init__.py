@@ -102,8 +102,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(name)
     home = next((module for module, names in _HOMES.items() if name in names), None)
     if home is not None:
-        globals()[name] = found = getattr(_import_module(f"sightline.{home}"), name)
-        return found
+        globals()[name] = value = getattr(_import_module(f"sightline.{home}"), name)
+        return value
     try:
         return _import_module(f"sightline.{name}")
     except ModuleNotFoundError as error:

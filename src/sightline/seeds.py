@@ -13,11 +13,11 @@ def generators(seed: int, images: Tensor) -> list[torch.Generator]:
 
     An image gets the same random numbers alone, in a batch, in another order and on another worker.
     """
-    found = []
+    drawn = []
     for image in images.detach().to("cpu", torch.float32).contiguous():
         digest = hashlib.blake2b(image.numpy().tobytes(), digest_size=8, key=str(seed).encode()).digest()
-        found.append(torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1))
-    return found
+        drawn.append(torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1))
+    return drawn
 
 
 def normal(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -165,7 +165,7 @@ def _section(section: ImageSection, anchor: str) -> dict[str, Any]:
         "photo": embed(section.picture),
         "thumb": embed(section.picture, 96),
         "verdict": section.verdict,
-        "cards": [_card(card, f"{anchor}-map-{place}") for place, card in enumerate(cards, 1)],
+        "cards": [_card(card, f"{anchor}-map-{number}") for number, card in enumerate(cards, 1)],
         "metrics": sorted(names, key=lambda name: name != JUDGE),  # the judge first, the others as they came
         "ordered": bool(cards) and cards[0].rank is not None,
         "charts": [chart for kind in ("insertion", "deletion") if (chart := _compare(cards, kind, anchor))],

@@ -121,8 +121,8 @@ def _ranked_image(image: ExplainedImage) -> str:
     probability = "" if image.target.probability is None else f" {format_probability(image.target.probability)}"
     figures = [_figure(_small(image.view.picture), f"{image.name}: {image.target.label}{probability}")]
     for scored in image.maps:
-        place = "–" if scored.rank is None else str(scored.rank)
-        title = f"{place} {scored.recipe}: {format_score(scored.ins_del)}"
+        rank = "–" if scored.rank is None else str(scored.rank)
+        title = f"{rank} {scored.recipe}: {format_score(scored.ins_del)}"
         figures.append(_figure(overlay(_small(image.view.picture), scored.map), title, (scored.note,)))
     reached = image.verdict
     verdict = f"<p><b>{escape(reached.headline)}.</b> {escape(reached.reason)}</p>"
