@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from sightline.audit.comparison import Comparison, compare
     from sightline.audit.ranking import Ranking, rank
     from sightline.audit.sanity import SanityCheck, sanity
+    from sightline.catalogue.cards import card
+    from sightline.citations import cite
     from sightline.metrics.judge import Scores
     from sightline.models.adapter import Adapter
     from sightline.models.capture import Site, capture
@@ -61,6 +63,8 @@ __all__ = [
     "Value",
     "adapt",
     "capture",
+    "card",
+    "cite",
     "compare",
     "edit",
     "errors",
@@ -78,6 +82,8 @@ _HOMES = {
     "audit.comparison": ("Comparison", "compare"),
     "audit.ranking": ("Ranking", "rank"),
     "audit.sanity": ("SanityCheck", "sanity"),
+    "catalogue.cards": ("card",),
+    "citations": ("cite",),
     "metrics.judge": ("Scores",),
     "models": ("Adapter", "Site", "adapt", "capture", "edit", "register_family"),
     "models.zoo": ("load",),
