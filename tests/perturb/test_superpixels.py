@@ -79,7 +79,7 @@ def test_a_method_with_labels_is_still_a_value_and_says_what_it_has() -> None:
     assert pickle.loads(pickle.dumps(method)).segments.pieces[0].count == 8
     assert sightline.recipe.text(method) == "kernel_shap(segments=<8 segments in 32×32>)"
     assert "2 images with 3 or 8 segments" in sightline.recipe.text(KernelShap(segments=EACH))
-    assert "<function pieces_of>" in sightline.recipe.text(KernelShap(segments=segments_of))
+    assert "<function segments_of>" in sightline.recipe.text(KernelShap(segments=segments_of))
     assert Lime(segments=["slic", 60]) == Lime(segments=("slic", 60))
     assert about(as_option(EACH), (32, 32)) == 8
 
