@@ -6,12 +6,13 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from sightline.errors import OutputError
+from sightline.errors import InputError, OutputError
 
-__all__ = ["TEMPORARY", "host_name", "is_orphan", "write_atomically", "write_output"]
+__all__ = ["TEMPORARY", "host_name", "is_orphan", "write_atomically", "write_by_suffix", "write_output"]
 
 TEMPORARY = ".part"  # how the name of a file that is being written ends
 STALE = 24 * 3600.0  # seconds after which a temporary file belongs to nobody, wherever it came from
@@ -55,6 +56,22 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> Path:
         reason = "its folder is a file" if blocked else (error.strerror or str(error)).lower()
         raise OutputError(f"cannot write {path}: {reason}; choose a folder that can be written") from error
     return path
+
+
+def write_by_suffix(path: str | os.PathLike[str], writers: Mapping[str, Callable[[], str | bytes]], thing: str) -> Path:
+    """Write `thing` in the format that the ending of the name asks for, and return the path.
+
+    Args:
+        path: where to, such as ``ranking.html``.
+        writers: by ending, what makes the contents.
+        thing: what is written, for the sentence that refuses another ending.
+    """
+    make = writers.get(Path(path).suffix)
+    if make is None:
+        *others, last = writers
+        raise InputError(f"got {str(path)!r} to save {thing} in; end it in {', '.join(others)} or {last}")
+    contents = make()
+    return write_output(path, contents if isinstance(contents, bytes) else contents.encode("utf-8", errors="replace"))
 
 
 def _sync_folder(folder: Path) -> None:

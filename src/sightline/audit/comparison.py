@@ -21,7 +21,7 @@ from sightline.audit.ranking import rank_image, single_images
 from sightline.audit.scored_map import ScoredMap, map_cost
 from sightline.errors import InputError, SightlineWarning, UnsupportedModel
 from sightline.extras import require
-from sightline.files import write_output
+from sightline.files import write_by_suffix
 from sightline.models.adapter import Adapter
 from sightline.models.families import adapt
 from sightline.progress import Advance, no_progress, progress_bar
@@ -101,16 +101,16 @@ class Comparison:
         """Write the picture of one image (.png), all of them on a page (.html), or the numbers (.csv, .json)."""
         from sightline.report.views import comparison_page, comparison_picture, png_bytes
 
-        match Path(path).suffix:
-            case ".png":
-                return write_output(path, png_bytes(comparison_picture(self.images[index])))
-            case ".html":
-                return write_output(path, comparison_page(self).encode("utf-8", errors="replace"))
-            case ".csv":
-                return write_output(path, self.to_pandas().to_csv(index=False).encode())
-            case ".json":
-                return write_output(path, json.dumps(self.json(), indent=2).encode())
-        raise InputError(f"got {str(path)!r} to save a comparison in; end it in .png, .html, .csv or .json")
+        return write_by_suffix(
+            path,
+            {
+                ".png": lambda: png_bytes(comparison_picture(self.images[index])),
+                ".html": lambda: comparison_page(self),
+                ".csv": lambda: str(self.to_pandas().to_csv(index=False)),
+                ".json": lambda: json.dumps(self.json(), indent=2),
+            },
+            "a comparison",
+        )
 
     def __len__(self) -> int:
         return len(self.images)

@@ -22,14 +22,13 @@ from sightline.audit.scored_map import map_cost
 from sightline.data.images import read_image
 from sightline.errors import (
     USAGE_ERRORS,
-    InputError,
     SightlineWarning,
     TargetError,
     UnsupportedMethod,
     UnsupportedModel,
 )
 from sightline.extras import require
-from sightline.files import write_output
+from sightline.files import write_by_suffix
 from sightline.models.adapter import Adapter
 from sightline.models.families import adapt
 from sightline.models.inputs import batches_of, is_batches
@@ -74,16 +73,20 @@ class Ranking(Sequence[ExplainedImage]):
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the ranking: a page with every overlay (.html), or the numbers alone (.csv, .json)."""
-        suffix = Path(path).suffix
-        if suffix == ".html":
-            from sightline.report.views import ranking_page
+        return write_by_suffix(
+            path,
+            {
+                ".html": self._page,
+                ".csv": lambda: str(self.to_pandas().to_csv(index=False)),
+                ".json": lambda: json.dumps(self.json(), indent=2),
+            },
+            "a ranking",
+        )
 
-            return write_output(path, ranking_page(self).encode("utf-8", errors="replace"))
-        if suffix == ".csv":
-            return write_output(path, self.to_pandas().to_csv(index=False).encode())
-        if suffix == ".json":
-            return write_output(path, json.dumps(self.json(), indent=2).encode())
-        raise InputError(f"got {str(path)!r} to save a ranking in; end it in .html, .csv or .json")
+    def _page(self) -> str:
+        from sightline.report.views import ranking_page
+
+        return ranking_page(self)
 
     @overload
     def __getitem__(self, index: int) -> ExplainedImage: ...

@@ -21,9 +21,9 @@ from sightline.audit.sanity_verdict import FAILS, SanityScores, SanityVerdict, s
 from sightline.audit.scored_map import BACKWARD, Failure
 from sightline.audit.view import view_of
 from sightline.data.shapes import Shapes
-from sightline.errors import USAGE_ERRORS, InputError, SightlineError, SightlineWarning
+from sightline.errors import USAGE_ERRORS, SightlineError, SightlineWarning
 from sightline.extras import require
-from sightline.files import write_output
+from sightline.files import write_by_suffix
 from sightline.metrics.case import Case
 from sightline.metrics.judge import Scores, judge
 from sightline.metrics.sanity.randomisation import random_maps
@@ -104,16 +104,20 @@ class SanityCheck:
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the check: a page with every strip (.html), or the numbers alone (.csv, .json)."""
-        suffix = Path(path).suffix
-        if suffix == ".html":
-            from sightline.report.views import sanity_page
+        return write_by_suffix(
+            path,
+            {
+                ".html": self._page,
+                ".csv": lambda: str(self.to_pandas().to_csv(index=False)),
+                ".json": lambda: json.dumps(self.json(), indent=2),
+            },
+            "a sanity check",
+        )
 
-            return write_output(path, sanity_page(self).encode("utf-8", errors="replace"))
-        if suffix == ".csv":
-            return write_output(path, self.to_pandas().to_csv(index=False).encode())
-        if suffix == ".json":
-            return write_output(path, json.dumps(self.json(), indent=2).encode())
-        raise InputError(f"got {str(path)!r} to save a sanity check in; end it in .html, .csv or .json")
+    def _page(self) -> str:
+        from sightline.report.views import sanity_page
+
+        return sanity_page(self)
 
     def __len__(self) -> int:
         return len(self.methods)

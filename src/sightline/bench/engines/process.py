@@ -31,7 +31,7 @@ def main(descriptor: int, config: RunConfig) -> None:
     from sightline.bench.worker import Worker  # torch, after the listener: a driver that is gone is noticed meanwhile
 
     worker = Worker(config)
-    with suppress(BrokenPipeError):  # the driver has hung up
+    with suppress(BrokenPipeError):  # the driver is gone
         connection.send_bytes(pack({"kind": "ready"}))
         while True:
             head, blobs = handle_task(worker, *unpack(tasks.get()))
