@@ -122,6 +122,13 @@ def test_paths_and_pictures_are_shown_as_the_model_sees_them(cnn, tmp_path):
     assert image.view.picture.width == image.view.picture.height
 
 
+def test_a_list_of_tensors_or_arrays_is_ranked_image_by_image(cnn, images):
+    whole = sightline.rank(cnn, images, ["ixg"])
+    for form in (list(images), [images[:1], images[1:]], [image.numpy() for image in images]):
+        ranking = sightline.rank(cnn, form, ["ixg"])
+        assert [image.maps[0].ins_del for image in ranking] == [image.maps[0].ins_del for image in whole]
+
+
 def test_targets_are_one_for_all_or_one_each(cnn, images):
     assert [image.target.label for image in sightline.rank(cnn, images, ["random"], target="star")] == ["star"] * 2
     each = sightline.rank(cnn, images, ["random"], target=["star", 1])

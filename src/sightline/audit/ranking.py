@@ -181,7 +181,7 @@ def single_images(model: Adapter, images: Any) -> Iterator[tuple[str, Image.Imag
         for given in listed:
             name = Path(given).name if isinstance(given, str | Path) else ""
             photograph = _photograph(given)
-            for row in api.as_batch(model, given if photograph is None else photograph).split(1):
+            for row in api.as_batch(model, [given if photograph is None else photograph]).split(1):
                 yield name or f"image {count}", photograph, row
                 count += 1
 

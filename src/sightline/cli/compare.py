@@ -113,7 +113,6 @@ def _compare_file(
     from sightline import api
     from sightline.audit.comparison import ComparedImage, compare_image
     from sightline.data.images import read_image
-    from sightline.errors import USAGE_ERRORS
 
     photograph = read_image(path)
     views: list[tuple[str, ExplainedImage]] = []
@@ -123,8 +122,6 @@ def _compare_file(
         views += image.views
         for name, explained in image.views:
             for failure in explained.failures:
-                if isinstance(failure.error, USAGE_ERRORS):
-                    raise failure.error
                 errors.add(path, failure.error, f"{failure.recipe} on {name}")
     return ComparedImage(path.name, tuple(views))
 

@@ -134,7 +134,8 @@ def _correlation(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _cosine(first: Tensor, second: Tensor) -> Tensor:
-    lengths: Tensor = first.norm(dim=1) * second.norm(dim=1)
+    # one root of the product, not a product of roots: the cosine of a map with itself is then 1 to the last digit
+    lengths = (first.square().sum(dim=1) * second.square().sum(dim=1)).sqrt()
     return (first * second).sum(dim=1) / lengths
 
 
