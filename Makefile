@@ -1,4 +1,4 @@
-# setup demo check test test-all coverage docs bench clean: each does whatever it needs first, on a fresh clone too.
+# setup demo check test test-all coverage parity docs bench clean: each does whatever it needs first, on a fresh clone too.
 #
 #   PYTHON     the interpreter that makes the virtual environment (3.11 or newer)
 #   EXTRAS     the optional packages that `setup` installs
@@ -9,7 +9,7 @@
 # `UV_TORCH_BACKEND=cpu make setup` asks uv for the small CPU build of torch.
 
 PYTHON  ?= python3
-EXTRAS  ?= timm,hf,clip,bench,data,ray,report,photo,dev,copyleft
+EXTRAS  ?= timm,hf,clip,bench,data,ray,report,app,notebook,photo,dev,copyleft
 WORKERS ?= 2
 
 BIN   := .venv/bin
@@ -32,7 +32,7 @@ define install
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-all coverage docs bench clean
+.PHONY: help setup demo check test test-all coverage parity docs bench clean
 
 help:
 	@echo "make setup     a virtual environment in .venv with everything below"
@@ -41,6 +41,7 @@ help:
 	@echo "make test      the test suite"
 	@echo "make test-all  the test suite and the slow checks on real models"
 	@echo "make coverage  the test suite, and which lines it ran, in coverage.xml"
+	@echo "make parity    compare with other packages, and write docs/measured/parity.csv"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make bench     one script per claim about speed"
 	@echo "make clean     remove what the others made, except .venv"
@@ -58,6 +59,8 @@ $(BIN)/python:
 
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	$(call install,--editable ".[$(EXTRAS)]")
+	# an oracle of the tests; without what it asks for, since opencv-python would overwrite the headless build
+	$(call install,--no-deps "quantus>=0.6")
 	@touch $@
 
 demo: setup
@@ -81,6 +84,9 @@ test-all: setup
 coverage: setup
 	$(PYTEST) -m "not slow" --cov --cov-report=term --cov-report=xml
 
+parity: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --parity docs/measured/parity.csv tests
+
 .venv/.sightline-docs: $(STAMP)
 	$(call install,--editable ".[docs]")
 	@touch $@
@@ -97,5 +103,5 @@ bench: setup
 	[ -n "$$found" ] || echo "there is no script in benchmarks/ yet"
 
 clean:
-	rm -rf build dist docs/_build demo-out coverage.xml .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist docs/_build docs/generated demo-out coverage.xml .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

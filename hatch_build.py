@@ -38,14 +38,16 @@ def addresses(environment: Mapping[str, str]) -> dict[str, str]:
     if not server or not name:
         return {}
     repository, tag = f"{server}/{name}", environment.get("GITHUB_REF_NAME") or "main"
-    return {"repository": repository, "files": f"{repository}/blob/{tag}", "pictures": f"{repository}/raw/{tag}"}
+    files = f"{repository}/blob/{tag}"
+    colab = f"https://colab.research.google.com/github/{name}/blob/{tag}" if server == "https://github.com" else files
+    return {"repository": repository, "files": files, "pictures": f"{repository}/raw/{tag}", "colab": colab}
 
 
 def with_absolute_links(text: str, places: Mapping[str, str]) -> str:
     """Return the text with every relative link and picture made absolute, or as it is where no address is known."""
 
     def absolute(link: re.Match[str]) -> str:
-        base = places["pictures" if link["image"] else "files"]
+        base = places["pictures" if link["image"] else "colab" if link["text"] == "Open in Colab" else "files"]
         return f"{link['image']}[{link['text']}]({base}/{link['path']})"
 
     return LINK.sub(absolute, text) if places else text

@@ -1,6 +1,8 @@
-"""Compare MDA's searches: passes, insertion − deletion, and the time of the exact one against bare forwards.
+r"""Compare MDA's searches: passes, insertion − deletion, and the time of the exact one against bare forwards.
 
     python benchmarks/mda.py --photographs 20 --folder ../shared/data/imagenet-samples
+    python benchmarks/mda.py --photographs 10 --step 896 --recipes "mda(cells=7, steps=56)" \
+        "mda(cells=7, steps=56, per_step=2)"
 
 The folder holds `labels.csv` (file, label, …) and the photographs, beside it or under `images/`. Those to whose class
 the model gives at least `--sure` are taken, in the order of the file.
@@ -30,6 +32,7 @@ from sightline.perturb.search import greedy
 
 RECIPES = ("mda", "mda(search='fast')", "mda(per_step=2)")
 METRICS = ("insertion(step={})", "deletion(step={})", "insertion(step={}, radius=15, sigma=31.0)")
+PROTOCOL = ("insertion_mda(step={})", "deletion_mda(step={})", "mas_insertion(step={})", "mas_deletion(step={})")
 
 
 def load(name: str, weights: Path | None) -> sightline.Adapter:
@@ -60,14 +63,18 @@ def one(model: sightline.Adapter, image: Tensor, label: int, recipe: str, step: 
     found = sightline.explain(model, image, recipe, target=label)
     seconds = time.perf_counter() - start
     row = {"passes": found.passes.forward + found.passes.backward, "seconds": seconds}
-    row["inserted"] = found.details.images[0].found.inserted
-    maps = {"smooth": found.pixels(), "sharp": found.details.with_density(0.0, "sharp").pixels("nearest")}
+    row["inserted"] = found.details.images[0].search.inserted
+    maps = {"smooth": found.details.with_density(0.0, "smooth").pixels(), "sharp": found.pixels()}
     for kind, pixels in maps.items():
-        named = [metric.format(step) for metric in METRICS]
+        named = [metric.format(step) for metric in (*METRICS, *PROTOCOL)]
         scores = sightline.evaluate(model, image, pixels, named, target=label)
-        insertion, deletion, strong = (float(scores[metric][0]) for metric in named)
+        insertion, deletion, strong, *protocol = (float(scores[metric][0]) for metric in named)
         row |= {f"{kind} ins": insertion, f"{kind} del": deletion, f"{kind} ins − del": insertion - deletion}
         row |= {f"{kind} strong blur, ins − del": strong - deletion}
+        row |= {
+            f"{kind} MDA, ins − del": protocol[0] - protocol[1],
+            f"{kind} MAS, ins − del": protocol[2] - protocol[3],
+        }
     return row
 
 

@@ -19,9 +19,8 @@ import sightline
 from sightline.metrics.case import Case
 from sightline.metrics.judge import judge
 from sightline.models.adapter import Adapter
-from sightline.perturb.curve import responses
+from sightline.perturb.curve import ranks, responses
 from sightline.perturb.fill import Zero
-from sightline.perturb.order import ranks
 from sightline.types import Logit
 
 MASKING = ["deletion_accuracy", "insertion_accuracy", "deletion_aopc", "insertion_aopc"]

@@ -1,6 +1,10 @@
 """How the documentation is built: `make docs`."""
 
+import sys
 from importlib.metadata import version as installed
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
 project = "sightline"
 author = "The sightline authors"
@@ -30,3 +34,23 @@ python_maximum_signature_line_length = 100
 
 html_theme = "furo"
 html_title = f"sightline {release}"
+
+
+def _write_pages(app):
+    import documentation_pages
+
+    documentation_pages.write(Path(app.srcdir) / "generated")
+
+
+def _write_twins(app, error):
+    import documentation_notebooks
+    import documentation_twins
+
+    if error is None and app.builder.format == "html":
+        documentation_notebooks.write(Path(app.outdir) / "notebooks")
+        documentation_twins.write(Path(app.srcdir), Path(app.outdir), sorted(app.env.found_docs))
+
+
+def setup(app):
+    app.connect("builder-inited", _write_pages)
+    app.connect("build-finished", _write_twins)

@@ -31,9 +31,10 @@ from sightline.api import as_method, ready
 from sightline.errors import SightlineError
 from sightline.methods.multi_target import multi_target
 from sightline.models.passes import counting
-from sightline.operators.contrast import PRESETS as CONTRASTS
+from sightline.operators.class_softmax import PRESETS as CONTRASTS
+from sightline.operators.class_softmax import contrasted as contrast
 from sightline.operators.contrast import comparable
-from sightline.operators.contrast import contrasted as contrast
+from sightline.types import Attribution
 
 RECIPES = {
     "transformer": [
@@ -101,7 +102,12 @@ def four_maps(model: sightline.Adapter, quad: list[Shot], method: str) -> tuple[
     with counting() as meter, ready(model):
         found = multi_target(as_method(method), model, model.accept(image), targets)
     cost = {"forward": [meter.passes.forward / 4] * 4, "backward": [meter.passes.backward / 4] * 4}
-    return torch.stack([comparable(replace(each, values=each.values[:1])) for each in found]), cost
+    return torch.stack([comparable(_own_map(each)) for each in found]), cost
+
+
+def _own_map(attribution: Attribution) -> Attribution:
+    """Return an attribution with the method's own map alone."""
+    return replace(attribution, values=attribution.map[None], layers=(), own=0)
 
 
 def compete(maps: Tensor, preset: str | None) -> Tensor:

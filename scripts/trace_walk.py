@@ -1,11 +1,12 @@
 """Trace a command through the package: how many files it passes, and how often it steps from one to another.
 
 ``python scripts/trace_walk.py`` explains one drawn image with one method, as ``sightline explain`` does, and prints the
-files in the order they were first entered. A reader who wants to follow a command has to open that many files; the
-steps are the distinct pairs of a calling and a called file.
+files in the order they were first entered. A reader who wants to follow a command has to open that many files. Going
+from file to file is counted in two ways: steps are the distinct pairs of a calling and a called file; switches are the
+functions whose first call comes from another file.
 
     python scripts/trace_walk.py --model bundled/shapes-vit --method ixg
-    python scripts/trace_walk.py --steps        # every step as well
+    python scripts/trace_walk.py --steps        # every step and every switch as well
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import sightline
@@ -25,10 +26,18 @@ PACKAGE = Path(sightline.__file__).parent
 
 @dataclass
 class Walk:
-    """The files of the package that a call passes, in the order they are first entered, and the steps between them."""
+    """The files of the package that a call passes, in the order they are first entered, and the ways between them.
+
+    Attributes:
+        files: by path inside the package.
+        steps: how often a function of one file called a function of another.
+        switches: of each function that is first called from another file, that file.
+    """
 
     files: dict[str, None] = field(default_factory=dict)
     steps: dict[tuple[str, str], int] = field(default_factory=dict)
+    switches: dict[str, str] = field(default_factory=dict)
+    _called: set[CodeType] = field(default_factory=set)
 
     def profile(self, frame: FrameType, event: str, argument: Any) -> None:
         """Note a call, as a function for `sys.setprofile`."""
@@ -38,8 +47,12 @@ class Walk:
         caller = frame.f_back
         while caller is not None and not _name(caller):
             caller = caller.f_back
-        if caller is not None and (before := _name(caller)) != name:
+        before = name if caller is None else _name(caller)
+        if before != name:
             self.steps[before, name] = self.steps.get((before, name), 0) + 1
+            if frame.f_code not in self._called:
+                self.switches[f"{name}:{frame.f_code.co_firstlineno} {frame.f_code.co_qualname}"] = before
+        self._called.add(frame.f_code)
 
 
 def _name(frame: FrameType) -> str:
@@ -69,6 +82,7 @@ def trace(model: str, method: str) -> Walk:
             "--out",
             str(Path(folder) / "out"),
             "--json",
+            "--no-resume",  # the second run has to do the work too
         ]
         app(words, standalone_mode=False)  # once before, so that importing is not part of the walk
         sys.setprofile(walk.profile)
@@ -90,7 +104,9 @@ def main() -> None:
     print("\n".join(walk.files), file=sys.stderr)
     if given.steps:
         print("\n".join(f"{a} -> {b} ({count})" for (a, b), count in walk.steps.items()), file=sys.stderr)
-    print(f"{len(walk.files)} files, {len(walk.steps)} steps between files", file=sys.stderr)
+        print("\n".join(f"{function} from {before}" for function, before in walk.switches.items()), file=sys.stderr)
+    counts = f"{len(walk.files)} files, {len(walk.steps)} steps between files, {len(walk.switches)} switches of file"
+    print(counts, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 from sightline.data.shapes import CLASSES, SHORTCUT_CLASS, Shapes, normalise
-from sightline.models.zoo.bundled import BUNDLED
+from sightline.models.zoo.ids import BUNDLED
 
 HELD_OUT_SEED = 1_000_003  # the images that judge are never among those that train
 SHIFT = 4  # pixels

@@ -10,9 +10,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests import parity as parity_table
 from tests import tiny
 
 ROOT = Path(__file__).parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes the table of comparisons with other packages."""
+    parser.addoption(
+        "--parity", metavar="FILE", help="run the tests that compare with other packages alone, and write a table"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gather comparisons with other packages."""
+    config.pluginmanager.register(parity_table.Collector(config), "parity-collector")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -26,12 +39,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter is not None else []
     if os.environ.get("CI") and any("could not import" in str(report.longrepr) for report in skipped):
+        reporter.write_line("failed: a test was skipped for want of a package, which CI must have (see SKIPPED below)")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def parity(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """Compare with another package: `parity(name, peer, got, want, bound)`, a row of docs/measured/parity.csv."""
+    return parity_table.fixture(record_property)
 
 
 @pytest.fixture

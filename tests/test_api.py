@@ -120,15 +120,65 @@ def test_a_captum_layer_object_on_a_transformer_is_laid_on_the_grid(tiny_vit: nn
     assert_close(got.map, sightline.explain(tiny_vit, images, "layers(ixg, first=2)", target=1).map)
 
 
-def test_a_function_is_explained_by_what_needs_no_gradient(images: Tensor) -> None:
+def test_a_function_that_leaves_torch_is_explained_by_what_needs_no_gradient(images: Tensor) -> None:
     def brightness(batch: Tensor) -> Tensor:
-        return batch.mean(dim=(2, 3))
+        return torch.from_numpy(batch.detach().numpy().mean(axis=(2, 3)))
 
     assert sightline.explain(brightness, images, "sobel", target=0).values.shape == (1, 2, 32, 32)
     with pytest.raises(
-        errors.UnsupportedModel, match=r"ixg needs gradients; brightness has none\. Methods that work: centre"
+        errors.UnsupportedModel, match=r"ixg needs gradients; brightness has none\. Methods that work: rise"
     ):
         sightline.explain(brightness, images, "ixg", target=0)
+
+
+def test_a_function_that_autograd_can_follow_gets_gradient_methods(images: Tensor) -> None:
+    """The input times gradient of a mean over pixels is each pixel's share of it."""
+
+    def brightness(batch: Tensor) -> Tensor:
+        return batch.mean(dim=(2, 3))
+
+    attribution = sightline.explain(brightness, images, "ixg", target=0)
+    assert_close(attribution.map, images[:, 0] / 32**2)
+    assert_close(sightline.explain(brightness, images, "ig(steps=3)", target=0).map, attribution.map)
+
+
+def test_a_model_that_needs_more_than_images_is_called_by_a_function(images: Tensor) -> None:
+    class Aged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cnn = tiny.Cnn()
+
+        def forward(self, pixels: Tensor, age: float) -> Tensor:
+            return self.cnn(pixels) * age
+
+    model = Aged().double().eval()
+    adapter = sightline.adapt(model, forward=lambda model, pixels: model(pixels, 3.0))
+    for method in ("ixg(at='pixels')", "grad_cam", "rise(samples=8, score='logit')"):
+        got = sightline.explain(adapter, images, method, target=1).map
+        assert_close(got, 3 * sightline.explain(model.cnn, images, method, target=1).map)
+    with pytest.raises(errors.UnsupportedModel, match=r"a function \(model, images\) -> logits are needed"):
+        sightline.adapt(model, forward=3.0)
+
+
+def test_a_model_that_cannot_be_read_yet_names_three_methods_that_work_and_how_to_add_a_family() -> None:
+    class Mystery(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(3 * 32 * 32, 5)
+
+        def forward(self, pixels: Tensor) -> Tensor:
+            return self.linear(pixels.flatten(1))
+
+    model, pixels = Mystery().eval(), torch.randn(1, 3, 32, 32)
+    sentence = (
+        "grad_cam needs layers with a grid to look into, and sightline cannot read Mystery that far yet; "
+        "ixg, rise and occlusion work now, and sightline.register_family adds a family"
+    )
+    with pytest.raises(errors.UnsupportedModel) as raised:
+        sightline.explain(model, pixels, "grad_cam")
+    assert str(raised.value) == sentence
+    for method in ("ixg", "rise(samples=8)", "occlusion(window=16, stride=16)"):
+        assert torch.isfinite(sightline.explain(model, pixels, method).map).all()
 
 
 def test_a_model_made_in_inference_mode_is_told_from_one_without_gradients(images: Tensor) -> None:

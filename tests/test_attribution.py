@@ -1,6 +1,7 @@
 """Attributions as objects: taken apart, joined, shown, saved, and what they know of what was explained."""
 
 import pickle
+from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
@@ -130,6 +131,12 @@ def test_it_is_saved_and_read_back(attribution, tmp_path):
     assert torch.equal(read.seen, attribution.seen)
     assert (read.recipe, read.grid, read.passes) == (attribution.recipe, attribution.grid, attribution.passes)
     assert (read.labels, read.target, read.flags) == (attribution.labels, attribution.target, attribution.flags)
+    assert (read.layers, read.own, read.enlarge) == (attribution.layers, attribution.own, attribution.enlarge)
+    other = replace(
+        attribution, layers=("a", "b", "c", "d", "e", "f")[: len(attribution.values)], own=1, enlarge="nearest"
+    )
+    read = Attribution.load(other.save(tmp_path / "other.safetensors"))
+    assert (read.layers, read.own, read.enlarge) == (other.layers, 1, "nearest")
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,18 @@
+"""Versions: of what took part, by name."""
+
+import platform
 import subprocess
 import sys
 import textwrap
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 from sightline import extras, torchvision_repair
 from sightline.errors import MissingExtra, SightlineError
-from sightline.extras import require
+from sightline.extras import check_installed, require
 from sightline.torchvision_repair import repair_torchvision
 
 SYMPTOM = "operator torchvision::nms does not exist"
@@ -69,6 +75,7 @@ def test_a_missing_package_is_named_with_its_pip_line(module, extra, monkeypatch
     def absent(_name):
         raise ModuleNotFoundError(package, name=package)
 
+    monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setattr(extras, "repair_torchvision", lambda: None)
     monkeypatch.setattr(extras.importlib, "import_module", absent)
     with pytest.raises(
@@ -105,10 +112,16 @@ def test_a_package_that_no_extra_brings_is_simply_missing():
 )
 def test_only_packages_that_use_torchvision_repair_it_first(module, repaired, packages, monkeypatch):
     calls = []
+    monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setattr(extras, "repair_torchvision", lambda: calls.append("repair"))
     monkeypatch.setattr(extras.importlib, "import_module", lambda name: calls.append(name))
     require(module)
     assert calls == (["repair", module] if repaired else [module])
+
+
+def test_a_module_that_is_loaded_is_not_imported_again(monkeypatch):
+    monkeypatch.setattr(extras.importlib, "import_module", lambda name: pytest.fail(f"imports {name} again"))
+    assert require("sys") is sys
 
 
 def test_a_healthy_torchvision_is_left_alone(fake_torchvision, declared):
@@ -193,7 +206,7 @@ def test_the_installed_timm_and_torchvision_work_after_it():
         """
         import torch
         from PIL import Image
-        from sightline.extras import require
+        from sightline.extras import check_installed, require
 
         timm = require("timm")
         torchvision = require("torchvision")
@@ -219,3 +232,32 @@ def test_importing_extras_imports_no_optional_package():
         )
         == "[]"
     )
+
+
+def test_all_that_is_missing_is_named_at_once(monkeypatch):
+    check_installed("torch", "numpy")
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    wanted = r'^duckdb, pandas, skimage are not installed; pip install "sightline\[bench,photo\]"$'
+    with pytest.raises(MissingExtra, match=wanted):
+        check_installed("torch", "duckdb", "pandas", "skimage")
+
+
+def test_the_core_brings_what_the_demo_needs():
+    """The packages that the bundled models and the pages need come without naming an extra."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    core = {line.split(">")[0] for line in project["dependencies"]}
+    assert {"timm", "torchvision", "jinja2"} <= core
+
+
+def test_versions_are_those_of_the_libraries_that_are_loaded(monkeypatch):
+    import torch
+
+    from sightline.models.zoo.ids import versions
+
+    found = versions()
+    assert found["sightline"] == version("sightline")
+    assert (found["python"], found["torch"]) == (platform.python_version(), torch.__version__)
+    monkeypatch.delitem(sys.modules, "PIL", raising=False)
+    assert "PIL" not in versions()

@@ -8,7 +8,17 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from sightline import Attribution, Contrast, Logit, LogProbability, Probability, TextSimilarity, TokenGrid
+from sightline import (
+    Attribution,
+    Contrast,
+    FinerContrast,
+    Logit,
+    LogProbability,
+    Probability,
+    ResidualSoftmax,
+    TextSimilarity,
+    TokenGrid,
+)
 from sightline.errors import ShapeError, TargetError
 from sightline.types import Custom, Passes, PerImage
 
@@ -43,9 +53,38 @@ def test_pixels_of_a_pixel_map_are_the_map() -> None:
     assert torch.equal(Attribution(values, TokenGrid(8, 12, image=(8, 12))).pixels(), values[0])
 
 
+def test_an_attribution_says_how_its_cells_become_pixels() -> None:
+    values = torch.randn(1, 2, 2, 3)
+    for enlarge in ("nearest", "bilinear", "bicubic"):
+        attribution = Attribution(values, GRID, enlarge=enlarge)
+        assert torch.equal(attribution.pixels(), attribution.pixels(enlarge))
+        assert attribution[1].enlarge == Attribution.join([attribution[0], attribution[1]]).enlarge == enlarge
+    assert torch.equal(Attribution(values, GRID).pixels(), Attribution(values, GRID).pixels("bilinear"))
+    with pytest.raises(ShapeError, match="got enlarge='lanczos'; pixels"):
+        Attribution(values, GRID, enlarge="lanczos")  # type: ignore[arg-type]
+
+
+def test_layers_are_called_by_name() -> None:
+    values = torch.randn(3, 2, 2, 3)
+    attribution = Attribution(values, GRID, layers=(4, 5, 7), own=2)
+    assert torch.equal(attribution.map, values[2])
+    assert torch.equal(attribution.at(5), values[1])
+    assert torch.equal(attribution.pixels("nearest", layer=4), Attribution(values, GRID).pixels("nearest"))
+    assert attribution[0].layers == (4, 5, 7)
+    assert Attribution(values, GRID).layers == (0, 1, 2)
+    assert Attribution(values[:1], GRID).layers == ()
+    with pytest.raises(ShapeError, match="got layer=6; the attribution has layers 4, 5, 7"):
+        attribution.pixels(layer=6)
+    for layers in ((1, 2), (1, 1, 2)):
+        with pytest.raises(ShapeError, match="for 3 maps; name each layer once"):
+            Attribution(values, GRID, layers=layers)
+    with pytest.raises(ShapeError, match="got own=3"):
+        Attribution(values, GRID, own=3)
+
+
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ShapeError, match="got mode='lanczos'; pixels"):
-        Attribution(torch.zeros(1, 1, 2, 3), GRID).pixels("lanczos")
+        Attribution(torch.zeros(1, 1, 2, 3), GRID).pixels("lanczos")  # type: ignore[arg-type]
 
 
 def test_values_must_fit_the_grid() -> None:
@@ -60,11 +99,14 @@ def test_targets_read_what_they_say(logits: Tensor) -> None:
     assert_close(Probability(2)(logits), logits.softmax(dim=1)[:, 2])
     assert_close(LogProbability((1, 0, 3))(logits), logits.log_softmax(dim=1)[rows, [1, 0, 3]])
     assert_close(Contrast(0, (1, 2, 3))(logits), logits[:, 0] - logits[rows, [1, 2, 3]])
+    assert_close(ResidualSoftmax(1)(logits), logits[:, 1] + logits.log_softmax(dim=-1)[:, 1])
+    assert_close(FinerContrast(0, ((1, 3),), 0.5)(logits), logits[:, 0] - 0.25 * (logits[:, 1] + logits[:, 3]))
 
 
 @pytest.mark.parametrize("target", [
     Logit((1, 0, 3)), Probability((1, 0, 3)), LogProbability((1, 0, 3)), Contrast((1, 0, 3),
-    (2, 2, 1)), Contrast(1, (0, 2, 3)),
+    (2, 2, 1)), Contrast(1, (0, 2, 3)), ResidualSoftmax((1, 0, 3)), FinerContrast((1, 0, 3), ((0, 2), (1, 2), (0, 1))),
+    FinerContrast(1, ((0, 2),), weighted=True),
     Logit(1), PerImage((Logit(1), Probability(0), Contrast(2, 3))), Custom(lambda x: x.sum(dim=1)),
 ])  # fmt: skip
 def test_a_target_follows_its_images(target, logits: Tensor) -> None:

@@ -20,26 +20,32 @@ if TYPE_CHECKING:
     from sightline.audit.comparison import Comparison, compare
     from sightline.audit.ranking import Ranking, rank
     from sightline.audit.sanity import SanityCheck, sanity
+    from sightline.audit.tuning import Tuning, tune
     from sightline.catalogue.cards import card
     from sightline.citations import cite
     from sightline.metrics.judge import Scores
     from sightline.models.adapter import Adapter
     from sightline.models.capture import Site, capture
     from sightline.models.edit import edit
-    from sightline.models.families import adapt, register_family
+    from sightline.models.inputs import adapt, register_family
     from sightline.models.zoo.ids import load
     from sightline.recipe import parse
     from sightline.registry import METHODS, METRICS, OPERATORS
+    from sightline.task_targets import Box, Region, Similarity
     from sightline.types import (
         Attribution,
         Contrast,
+        FinerContrast,
         Logit,
         LogProbability,
+        Neuron,
         Probability,
+        ResidualSoftmax,
         TextSimilarity,
         TokenGrid,
         Value,
     )
+    from sightline.word_target import Word
 
 __version__ = _version("sightline")
 
@@ -49,18 +55,26 @@ __all__ = [
     "OPERATORS",
     "Adapter",
     "Attribution",
+    "Box",
     "Comparison",
     "Contrast",
+    "FinerContrast",
     "LogProbability",
     "Logit",
+    "Neuron",
     "Probability",
     "Ranking",
+    "Region",
+    "ResidualSoftmax",
     "SanityCheck",
     "Scores",
+    "Similarity",
     "Site",
     "TextSimilarity",
     "TokenGrid",
+    "Tuning",
     "Value",
+    "Word",
     "adapt",
     "capture",
     "card",
@@ -75,6 +89,7 @@ __all__ = [
     "rank",
     "register_family",
     "sanity",
+    "tune",
 ]
 
 _HOMES = {
@@ -82,6 +97,7 @@ _HOMES = {
     "audit.comparison": ("Comparison", "compare"),
     "audit.ranking": ("Ranking", "rank"),
     "audit.sanity": ("SanityCheck", "sanity"),
+    "audit.tuning": ("Tuning", "tune"),
     "catalogue.cards": ("card",),
     "citations": ("cite",),
     "metrics.judge": ("Scores",),
@@ -89,12 +105,17 @@ _HOMES = {
     "models.zoo": ("load",),
     "recipe": ("parse",),
     "registry": ("METHODS", "METRICS", "OPERATORS"),
+    "task_targets": ("Box", "Region", "Similarity"),
+    "word_target": ("Word",),
     "types": (
         "Attribution",
         "Contrast",
+        "FinerContrast",
         "Logit",
         "LogProbability",
+        "Neuron",
         "Probability",
+        "ResidualSoftmax",
         "TextSimilarity",
         "TokenGrid",
         "Value",

@@ -6,17 +6,17 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
 
-from sightline.catalogue.calls import read_call
 from sightline.catalogue.index import IndexEntry, find
 from sightline.errors import InputError
+from sightline.recipe import read_call
 
-__all__ = ["Reference", "bibtex_of", "cite", "itself", "keys_of", "references", "specs_of"]
+__all__ = ["Reference", "bibtex", "bibtex_of", "brief_citation", "cite", "itself", "keys_of", "references", "specs_of"]
 
 _ENTRY = re.compile(r"^@(?P<kind>\w+)\{(?P<key>[^,\s]+),", flags=re.MULTILINE)
 _FIELD = re.compile(r"^\s*(?P<name>\w+)\s*=\s*\{", flags=re.MULTILINE)
@@ -100,6 +100,19 @@ def cite(*recipes: str) -> list[Reference]:
 def specs_of(recipe: str) -> list[IndexEntry]:
     """Return what a recipe names, outermost first: methods, operators, a metric or data sets."""
     return [find(name) for name in read_call(recipe).names()]
+
+
+@cache
+def brief_citation(recipe: str) -> str:
+    """Return the papers behind a recipe in a few words: first author and year of each."""
+    known = references()
+    return "; ".join(known[key].brief for key in keys_of(specs_of(recipe)) if key in known)
+
+
+@cache
+def bibtex(*recipes: str) -> str:
+    """Return the BibTeX of the papers behind recipes and metrics, and of sightline itself."""
+    return bibtex_of(spec for recipe in recipes for spec in specs_of(recipe))
 
 
 def keys_of(specs: Iterable[Citable]) -> list[str]:

@@ -22,6 +22,9 @@ Each message is one sentence or two: what came, what was needed, what to do.
 
 from __future__ import annotations
 
+import warnings
+from contextvars import ContextVar
+
 
 class SightlineError(Exception):
     """The root: catch this to catch everything sightline raises on purpose."""
@@ -85,3 +88,13 @@ USAGE_ERRORS = (RecipeError, TargetError, UnsupportedModel, UnsupportedMethod)
 
 class SightlineWarning(UserWarning):
     """Something that a user should know and may ignore: a constant map, a compiled model, train mode."""
+
+
+# Whether `warn` says nothing, in this thread alone: filters of the warnings module are shared by all threads.
+HELD_BACK: ContextVar[bool] = ContextVar("held_back", default=False)
+
+
+def warn(message: str, stacklevel: int = 1) -> None:
+    """Issue a `SightlineWarning`, unless it is held back; `stacklevel` is counted as in `warnings.warn`."""
+    if not HELD_BACK.get():
+        warnings.warn(message, SightlineWarning, stacklevel=stacklevel + 1)

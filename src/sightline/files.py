@@ -1,20 +1,45 @@
-"""Atomic writes: under another name, synced, then renamed, so that nobody ever reads half of a file."""
+"""Files that are written: atomically, under names for any text, and pictures that say what they show.
+
+An atomic write goes under another name, is synced, then renamed, so that nobody ever reads half of a file.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from sightline.errors import InputError, OutputError
 
-__all__ = ["TEMPORARY", "host_name", "is_orphan", "write_atomically", "write_by_suffix", "write_output"]
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = [
+    "TEMPORARY",
+    "check_folder",
+    "file_name",
+    "free_name",
+    "host_name",
+    "is_orphan",
+    "open_atomically",
+    "png_file",
+    "sweep",
+    "write_atomically",
+    "write_by_suffix",
+    "write_output",
+    "write_pictures",
+]
 
 TEMPORARY = ".part"  # how the name of a file that is being written ends
+MAKER = "sightline"  # what a picture of ours says it was made by
 STALE = 24 * 3600.0  # seconds after which a temporary file belongs to nobody, wherever it came from
 
 
@@ -26,12 +51,23 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         OSError: the folder or the file cannot be written; nothing is left behind.
     """
+    with open_atomically(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def open_atomically(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file to be written piece by piece; it is there, whole, when the block ends without an error.
+
+    Raises:
+        OSError: the folder or the file cannot be written; nothing is left behind.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # A short name of its own: that of the file may be as long as file names can be.
     temporary = path.parent / f".sightline.{host_name()}.{os.getpid()}.{secrets.token_hex(4)}{TEMPORARY}"
     try:
         with temporary.open("xb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -102,3 +138,77 @@ def is_orphan(temporary: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+# ---- folders of pictures --------------------------------------------------------------------------------------------
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that is a file, lies in one, or cannot be written; nothing is made."""
+    nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists() or parent.is_symlink())
+    if not nearest.is_dir():
+        raise OutputError(f"cannot write into {folder}: it is a file, or lies in one; choose another --out")
+    if not os.access(nearest, os.W_OK):
+        raise OutputError(f"cannot write into {folder}: permission denied; choose another --out")
+
+
+def file_name(words: str) -> str:
+    """Return a file name for any text, on any system: letters, digits and a few signs."""
+    return re.sub(r"[^\w.=+-]+", "-", words).strip("-. ")[:80]
+
+
+def free_name(words: str, taken: set[str]) -> str:
+    """Return a name for the files of an image that is not taken yet, and take it; `taken` is in lower case."""
+    wanted = free = file_name(words) or "image"
+    number = 1
+    while free.lower() in taken:  # some file systems take Cat and cat for the same
+        number += 1
+        free = f"{wanted}-{number}"
+    taken.add(free.lower())
+    return free
+
+
+def png_file(picture: Image.Image, facts: dict[str, str]) -> bytes:
+    """Return a picture as a PNG file, which carries in its metadata what it shows."""
+    from PIL import PngImagePlugin
+
+    texts = PngImagePlugin.PngInfo()
+    for key, value in {"Software": f"{MAKER} {version(MAKER)}", **facts}.items():
+        texts.add_itxt(key, value.encode("utf-8", "replace").decode())
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG", pnginfo=texts)
+    return buffer.getvalue()
+
+
+def sweep(folder: Path, fresh: set[str]) -> None:
+    """Remove pictures that an earlier run left here; others' files are not touched."""
+    for path in folder.glob("*.png"):
+        if path.name not in fresh and _is_ours(path):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _is_ours(path: Path) -> bool:
+    from PIL import Image
+
+    try:
+        with Image.open(path) as picture:
+            return str(picture.info.get("Software", "")).startswith(f"{MAKER} ")
+    except OSError:
+        return False
+
+
+def write_pictures(folder: Path, pictures: Sequence[tuple[str, Image.Image, dict[str, str]]]) -> list[Path]:
+    """Write pictures into a folder, numbered, in place of those that an earlier run left there.
+
+    Args:
+        folder: made where it is missing.
+        pictures: the title of each, the picture, and what it carries in its metadata.
+    """
+    width = len(str(len(pictures)))
+    paths = [
+        write_output(folder / f"{number:0{width}}-{file_name(title)}.png", png_file(picture, facts))
+        for number, (title, picture, facts) in enumerate(pictures, 1)
+    ]
+    sweep(folder, {path.name for path in paths})
+    return paths

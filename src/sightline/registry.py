@@ -18,10 +18,10 @@ from importlib.metadata import entry_points
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from sightline.catalogue.docstrings import documentation
-from sightline.catalogue.options import check_words_when_built
+from sightline.catalogue.options import check_options_when_built
 from sightline.errors import RecipeError, RegistryError
 
-NEEDS = frozenset({"gradient", "layers", "attention", "tokens", "cuts", "masks", "method"})
+NEEDS = frozenset({"gradient", "layers", "attention", "tokens", "cuts", "language", "masks", "method"})
 
 
 class BaseSpec:
@@ -101,6 +101,11 @@ _SPECS: dict[type, Any] = {}
 _REGISTRIES: dict[str, Registry[..., Any]] = {}
 
 
+def find_spec(thing: object) -> Spec | None:
+    """Return the spec of a built method, operator or metric; None for one from outside the registries."""
+    return _SPECS.get(type(thing))
+
+
 def is_registered(thing: object) -> bool:
     """Tell whether the class of an object is registered; methods from outside the registries are not."""
     return type(thing) in _SPECS
@@ -147,7 +152,7 @@ class Registry(Mapping[str, S], Generic[Facts, S]):
         def enter(cls: Class) -> Class:
             self._check(name, cls)
             spec = self._spec(name, self.kind, cls, *args, **facts)
-            check_words_when_built(name, cls)
+            check_options_when_built(name, cls)
             self._specs[name] = _SPECS[cls] = spec
             return cls
 

@@ -22,9 +22,9 @@ def generators(seed: int, images: Tensor) -> list[torch.Generator]:
 
 def normal(like: Tensor, generator: torch.Generator) -> Tensor:
     """Draw standard normal numbers in float32 on the CPU, then move them: the same on every device and precision."""
-    return torch.randn(like.shape, generator=generator).to(like)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float32).to(like)
 
 
 def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw numbers between 0 and 1."""
-    return torch.rand(shape, generator=generator)
+    """Draw numbers between 0 and 1, in float32 whatever torch's default type is."""
+    return torch.rand(shape, generator=generator, dtype=torch.float32)

@@ -2,7 +2,8 @@
 
 torchvision's usual wheel is a CUDA build. Next to a CPU torch its compiled operators cannot be loaded, and
 ``import torchvision`` fails on the first one it names, taking timm, grad-cam and every other package that imports
-torchvision with it. Nothing sightline uses needs those operators, only that their names exist.
+torchvision with it. Most of torchvision needs only that their names exist; for its detection models non-maximum
+suppression is given in Python, and its own Python version of RoI align is used, without compiling it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def repair_torchvision() -> bool:
         _forget_torchvision()
         _declare_operators()
         importlib.import_module("torchvision")
+        _use_python_operators()
         return True
     return False
 
@@ -57,7 +59,20 @@ def _declare_operators() -> None:
 
     if _declared:
         return
+    from sightline.box_overlap import non_maximum_suppression
+
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in _SCHEMAS:
         library.define(schema)
+    library.impl("nms", non_maximum_suppression, "CompositeExplicitAutograd")
     _declared.append(library)
+
+
+def _use_python_operators() -> None:
+    """Let torchvision's detection models run: nms as declared here, RoI align in torchvision's own Python version."""
+    boxes, align = (sys.modules.get(f"torchvision.ops.{name}") for name in ("boxes", "roi_align"))
+    if boxes is not None:
+        vars(boxes)["_assert_has_ops"] = lambda: None
+    eager = getattr(vars(align).get("_roi_align"), "__wrapped__", None) if align is not None else None
+    if align is not None and eager is not None:
+        vars(align).update(_roi_align=eager, is_compile_supported=lambda _device: True)

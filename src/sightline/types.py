@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,15 +20,19 @@ from torch.nn import functional as F
 
 from sightline.errors import ShapeError
 from sightline.targets import (
+    Classes,
     Contrast,
     Custom,
+    FinerContrast,
     Indices,
     Link,
     Logit,
     LogProbability,
+    Neuron,
     Output,
     PerImage,
     Probability,
+    ResidualSoftmax,
     Target,
     TextSimilarity,
     Value,
@@ -41,19 +45,24 @@ __all__ = [
     "Contrast",
     "Custom",
     "Details",
+    "Enlarge",
+    "FinerContrast",
     "Indices",
     "Link",
     "LogProbability",
     "Logit",
     "Method",
+    "Neuron",
     "Output",
     "Passes",
     "PerImage",
     "Probability",
+    "ResidualSoftmax",
     "Target",
     "TextSimilarity",
     "TokenGrid",
     "Value",
+    "check_enlarge",
     "log_probabilities",
     "map_grid",
     "pixel_grid",
@@ -64,6 +73,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from sightline.models.adapter import Adapter
+
+Enlarge = Literal["nearest", "bilinear", "bicubic"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +161,8 @@ class Attribution:
     of the first, and a notebook shows the overlay by itself.
 
     Attributes:
-        values: shape (layer, batch, height, width); `values[0]` is the method's own map,
-            `values[l]` the same method on the part of the network that starts at block l.
+        values: shape (layer, batch, height, width); where there are several, each is the method on the part of the
+            network that starts at the block which `layers` names.
         grid: where the cells lie in the image.
         recipe: the text that rebuilds the method; empty until `explain` fills it.
         passes: model passes spent.
@@ -160,6 +171,12 @@ class Attribution:
         target: what was explained, for these images; None where `explain` was not involved.
         labels: per image, what was explained in words: the name of the class, or the target's own text.
         seen: the pixels the model saw, shape (batch, 3, H, W), 0 to 255 as uint8; None where they are unknown.
+        layers: the block, by number, or the layer, by name, of each entry of `values`, in the order of the network;
+            empty where the map belongs to none.
+        own: which entry of `values` is the method as its authors define it, `map`: the first, except for class
+            activation maps of every block, where it is the last.
+        enlarge: how cells become pixels: nearest for what is constant on patches or segments, else bilinear, or
+            bicubic.
     """
 
     values: Tensor
@@ -171,6 +188,9 @@ class Attribution:
     target: Target | None = None
     labels: tuple[str, ...] = ()
     seen: Tensor | None = None
+    layers: tuple[int | str, ...] = ()
+    own: int = 0
+    enlarge: Enlarge = "bilinear"
 
     def __post_init__(self) -> None:
         if self.values.ndim != 4 or tuple(self.values.shape[-2:]) != (self.grid.height, self.grid.width):
@@ -178,6 +198,14 @@ class Attribution:
                 f"got values of shape {tuple(self.values.shape)} for a grid of {self.grid.height}×{self.grid.width}; "
                 "an attribution has the shape (layer, batch, height, width)"
             )
+        count = len(self.values)
+        if not self.layers and count > 1:
+            object.__setattr__(self, "layers", tuple(range(count)))
+        if self.layers and (len(self.layers) != count or len(set(self.layers)) != count):
+            raise ShapeError(f"got layers {self.layers} for {count} maps; name each layer once")
+        if not 0 <= self.own < max(count, 1):
+            raise ShapeError(f"got own={self.own}; the attribution has {count} layers, the first being 0")
+        check_enlarge(self.enlarge)
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
@@ -198,16 +226,28 @@ class Attribution:
     @property
     def map(self) -> Tensor:
         """The method's own map, shape (batch, height, width)."""
-        return self.values[0]
+        return self.values[self.own]
 
-    def pixels(self, mode: str = "bilinear") -> Tensor:
-        """Return the map at image size, shape (batch, H, W); `mode` is bilinear, nearest or bicubic."""
-        if mode not in ("bilinear", "nearest", "bicubic"):
-            raise ShapeError(f"got mode={mode!r}; pixels() knows bilinear, nearest and bicubic")
+    def at(self, layer: int | str) -> Tensor:
+        """Return the map of one layer, a block's number or a layer's name, shape (batch, height, width)."""
+        if layer not in self.layers:
+            known = ", ".join(map(str, self.layers)) or "none"
+            raise ShapeError(f"got layer={layer!r}; {self.recipe or 'the attribution'} has layers {known}")
+        return self.values[self.layers.index(layer)]
+
+    def pixels(self, mode: Enlarge | None = None, layer: int | str | None = None) -> Tensor:
+        """Return the map at image size, shape (batch, H, W).
+
+        Args:
+            mode: how cells become pixels: nearest, bilinear or bicubic; by default as the attribution says, `enlarge`.
+            layer: a block's number or a layer's name, one of `layers`; by default the method's own map.
+        """
+        mode = self.enlarge if mode is None else check_enlarge(mode, "mode")
+        values = self.map if layer is None else self.at(layer)
         if (self.grid.height, self.grid.width) == self.grid.image:
-            return self.map
+            return values
         options: dict[str, Any] = {} if mode == "nearest" else {"align_corners": False}
-        return F.interpolate(self.map[:, None], size=self.grid.image, mode=mode, **options)[:, 0]
+        return F.interpolate(values[:, None], size=self.grid.image, mode=mode, **options)[:, 0]
 
     def numpy(self) -> NDArray[Any]:
         """Return the method's own map as an array, shape (batch, height, width)."""
@@ -251,7 +291,7 @@ class Attribution:
         if len(parts) == 1:
             return first
         for part in parts:
-            if part.grid != first.grid or part.recipe != first.recipe or len(part.values) != len(first.values):
+            if part.grid != first.grid or part.recipe != first.recipe or part.layers != first.layers:
                 raise ShapeError(
                     f"got attributions of {first.recipe} at {first.grid.image} and of {part.recipe} at "
                     f"{part.grid.image}; only batches of one recipe and one image size can be joined"
@@ -309,6 +349,14 @@ class Attribution:
         return attribution_html(self)
 
 
+def check_enlarge(mode: str, name: str = "enlarge") -> Enlarge:
+    """Return a way to enlarge maps, or refuse it."""
+    for known in get_args(Enlarge):
+        if mode == known:
+            return known  # type: ignore[no-any-return]
+    raise ShapeError(f"got {name}={mode!r}; pixels() knows bilinear, nearest and bicubic")
+
+
 # What made an attribution where no recipe says it; an entry goes when the attribution does.
 _SOURCES: WeakKeyDictionary[Attribution, Any] = WeakKeyDictionary()
 
@@ -327,9 +375,20 @@ def _one_target(targets: Sequence[Target], counts: Sequence[int]) -> Target:
     if all(isinstance(target, Logit) for target in targets):
         pairs = zip(targets, counts, strict=True)
         each = [[t.index] * n if isinstance(t.index, int) else list(t.index) for t, n in pairs if isinstance(t, Logit)]
-        return Logit(tuple(index for indices in each for index in indices))
+        return Logit(tuple(index for indices in each for index in indices), classes=_joined_classes(targets, counts))
     rows = [target.take([row]) for target, count in zip(targets, counts, strict=True) for row in range(count)]
     return PerImage(tuple(rows))
+
+
+def _joined_classes(targets: Sequence[Target], counts: Sequence[int]) -> Classes | None:
+    """Return the classes in the pictures of several batches, None where they are not known of all."""
+    joined: list[tuple[int, ...]] = []
+    for target, count in zip(targets, counts, strict=True):
+        classes: Classes | None = getattr(target, "classes", None)
+        if classes is None:
+            return None
+        joined += classes * count if len(classes) == 1 else classes
+    return tuple(joined)
 
 
 @runtime_checkable

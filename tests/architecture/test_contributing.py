@@ -128,7 +128,7 @@ def test_the_data_set_opens(learned, tmp_path):
 
 def test_the_column_is_computed(learned):
     row_type = learned("RowWithMedian").RowWithMedian
-    columns = importlib.import_module("sightline.bench.columns")
+    columns = importlib.import_module("sightline.bench.tables.columns")
     assert columns.shown_columns(row_type)["median"].heading == "median"
     median = columns.columns_of(row_type)["median"]
     assert median.of(SimpleNamespace(values=np.array([1.0, 2.0, 6.0]))) == 2.0

@@ -40,6 +40,8 @@ def links(text: str) -> list[str]:
 def test_the_wheel_holds_every_file_of_the_package_and_the_bibliography(monkeypatch, tmp_path):
     files = [path for path in SOURCE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     wanted = {f"sightline/{path.relative_to(SOURCE).as_posix()}" for path in files} | {"sightline/references.bib"}
+    wanted |= {f"sightline/plans/{path.name}" for path in (ROOT / "plans").iterdir()}
+    assert "sightline/plans/caap-table-1.toml" in wanted
     assert {"sightline/py.typed", "sightline/models/zoo/weights/shapes-vit.safetensors"} <= wanted
     names = {name for name in build(monkeypatch, tmp_path).namelist() if ".dist-info/" not in name}
     assert names == wanted
@@ -67,6 +69,12 @@ def test_a_release_has_links_that_work_anywhere(monkeypatch, tmp_path):
     assert "Changelog, https://example.org/a/b/blob/v1/CHANGELOG.md" in page.get_all("Project-URL")
     for link in (link for link in links(text) if "/v1/" in link):
         assert (ROOT / link.split("/v1/")[1]).exists(), link
+
+
+def test_a_release_on_github_opens_notebooks_in_colab(monkeypatch, tmp_path):
+    place = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "a/b", "GITHUB_REF_NAME": "v1"}
+    text = metadata(build(monkeypatch, tmp_path, **place)).get_payload()
+    assert "https://colab.research.google.com/github/a/b/blob/v1/examples/first_look.ipynb" in links(text)
 
 
 def test_a_build_elsewhere_invents_no_address(monkeypatch, tmp_path):

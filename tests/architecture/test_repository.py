@@ -73,7 +73,7 @@ def test_the_examples_in_docstrings_are_tests():
 
 def test_a_core_dependency_is_one_that_is_imported():
     sources = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
-    imported = set(re.findall(r"^\s*(?:from|import) (\w+)", sources, flags=re.MULTILINE))
+    imported = set(re.findall(r"^\s*(?:from|import) (\w+)", sources, flags=re.MULTILINE)) | packages_required(sources)
     assert {name for name in packages(PROJECT["dependencies"]) if MODULES.get(name, name) not in imported} == set()
 
 
@@ -84,10 +84,11 @@ def test_doctor_and_the_documentation_name_the_extras_that_are_there():
     assert {name.strip("`") for row in named for name in row.split(", ")} == {*EXTRAS}
 
 
-def test_every_optional_package_but_the_web_page_is_installed_for_the_tests():
+def test_every_optional_package_is_installed_for_the_tests():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (installed,) = re.findall(r"^EXTRAS\s*\?= (\S+)$", makefile, flags=re.MULTILINE)
-    assert {*EXTRAS} - {*installed.split(",")} == {"app", "peers", "docs"}
+    # gradio, of `space`, would hold back Pillow for everything else
+    assert {*EXTRAS} - {*installed.split(",")} == {"peers", "docs", "space"}
 
 
 def test_the_search_for_packages_finds_one():
@@ -143,3 +144,18 @@ def test_an_issue_form_asks_for_something(name):
     assert form["description"]
     assert fields
     assert len({field["id"] for field in form["body"]}) == len(form["body"])
+
+
+def test_the_conda_recipe_needs_what_the_package_needs():
+    recipe = yaml_of(ROOT / "packaging" / "conda" / "recipe.yaml")
+    names = {"pytorch": "torch"}  # where the two indexes differ
+    needed = {tuple(line.split()) for line in recipe["requirements"]["run"]}
+    asked = {re.match(r"([a-z0-9-]+)(>=.+)", line).groups() for line in PROJECT["dependencies"]}
+    assert {(names.get(name, name), least) for name, least in needed} == asked | {
+        ("python", PROJECT["requires-python"])
+    }
+    assert recipe["package"] == {"name": PROJECT["name"], "version": PROJECT["version"]}
+    assert recipe["build"]["python"]["entry_points"] == [
+        f"{name} = {place}" for name, place in PROJECT["scripts"].items()
+    ]
+    assert recipe["about"]["license"] == PROJECT["license"]

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ ROOMS = {
 DRAWING, DRAWN = "sightline.report.views", {"types", "audit"}
 SHARED = {"catalogue"}  # a folder that is open to all, as the modules at the top are; it imports no room either
 OPEN: set[str] = set()  # a module at the top that is not in the table: open to all, so it may import no room
+MODULES = 18  # a folder with more is divided into families
 NAMELESS = {"common", "core", "helper", "helpers", "misc", "util", "utils"}
 HOOK_FILES = {"models/capture.py", "models/edit.py"}
 HOOK = re.compile(r"register_(module_)?(forward|full_backward|backward|hook|multi_grad_hook|post_accumulate_grad_hook)")
@@ -131,6 +133,11 @@ def too_deep(root: Path) -> list[str]:
     return [name for name, _ in files(root) if name.count("/") > 2]
 
 
+def crowded(root: Path) -> list[str]:
+    modules = Counter(str(Path(name).parent) for name, _ in files(root) if not name.endswith("__init__.py"))
+    return [f"{folder} has {count} modules" for folder, count in modules.items() if count > MODULES]
+
+
 def nameless(root: Path) -> list[str]:
     return [name for name, _ in files(root) if NAMELESS & set(name.removesuffix(".py").split("/"))]
 
@@ -180,7 +187,8 @@ def calls(root: Path, called: str) -> Iterator[tuple[str, ast.Call]]:
 
 
 RULES: list[Rule] = [
-    wrong_direction, unknown_room, too_deep, nameless, hooks_elsewhere, prints, evaluates, pickles, loads_unsafely
+    wrong_direction, unknown_room, too_deep, crowded, nameless, hooks_elsewhere, prints, evaluates, pickles,
+    loads_unsafely,
 ]  # fmt: skip
 
 
@@ -251,7 +259,7 @@ HIDDEN = "models/bad.py:1 hides torch.load behind another name"
         (wrong_direction, "methods/bad.py", "def f():\n    import sightline.cli", "methods/bad.py imports cli"),
         (wrong_direction, "methods/bad.py", "from sightline import explain", "methods/bad.py imports __init__"),
         (wrong_direction, "methods/bad.py", "from sightline.api import explain", "methods/bad.py imports api"),
-        (wrong_direction, "models/bad.py", "from sightline.perturb import order", "models/bad.py imports perturb"),
+        (wrong_direction, "models/bad.py", "from sightline.perturb import curve", "models/bad.py imports perturb"),
         (wrong_direction, "data/bad.py", "from sightline.models import zoo", "data/bad.py imports models"),
         (wrong_direction, "report/bad.py", "from sightline.cli import main", "report/bad.py imports cli"),
         (wrong_direction, "app/bad.py", "from sightline.cli import main", "app/bad.py imports cli"),
@@ -283,3 +291,9 @@ HIDDEN = "models/bad.py:1 hides torch.load behind another name"
 def test_a_planted_violation_is_found(rule: Rule, name: str, text: str, found: str, house):
     plant(house, name, text)
     assert rule(house) == [found]
+
+
+def test_a_folder_of_too_many_modules_is_found(house):
+    for index in range(MODULES):
+        plant(house, f"audit/bad{index}.py", "")
+    assert crowded(house) == [f"audit has {MODULES + 1} modules"]

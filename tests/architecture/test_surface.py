@@ -28,7 +28,7 @@ def test_no_public_name_went_away_or_changed():
 @pytest.mark.parametrize(
     "name",
     [
-        "explain", "evaluate", "rank", "sanity", "compare", "adapt", "load", "parse",
+        "explain", "evaluate", "rank", "sanity", "compare", "tune", "adapt", "load", "parse",
         "Attribution.map", "Attribution.pixels", "Attribution.overlay", "Attribution.plot", "Attribution.save",
         "Attribution.load", "Attribution.to", "Attribution.__len__", "Attribution.__getitem__",
         "Attribution._repr_html_", "Scores.to_pandas", "Ranking.best", "Ranking.verdicts", "Ranking.to_pandas",

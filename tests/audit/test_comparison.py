@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import sightline
+from sightline.data.dataset import open_dataset
 from sightline.data.shapes import Shapes
-from sightline.errors import InputError, UnsupportedModel
+from sightline.errors import InputError, SightlineError, SightlineWarning, UnsupportedModel
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +74,23 @@ def test_models_may_be_named_and_two_of_one_name_are_told_apart(models, images):
     assert [name for name, _ in named[0].views] == ["mine"]
     twice = sightline.compare([models[1], models[1]], images, "random")
     assert [name for name, _ in twice[0].views] == ["bundled/shapes-cnn (1)", "bundled/shapes-cnn (2)"]
+
+
+def test_a_data_set_brings_its_pictures_and_their_classes(models):
+    compared = sightline.compare(models, open_dataset("quads(of=shapes(count=8), side=64)"), "ixg")
+    assert [image.name for image in compared.images] == ["quad-0000-top-left", "quad-0001-top-left"]
+    for image in compared.images:
+        labels = [explained.target.index for name, explained in image.views if name == models[0].name]
+        assert len(labels) == len(set(labels)) > 1
+    named = sightline.compare(models[1], open_dataset("shapes(count=1)"), "ixg", targets=[2], enlarge="nearest")
+    assert [explained.target.index for _, explained in named[0].views] == [2]
+    with pytest.raises(SightlineError, match="enlarge"):
+        sightline.compare(models[1], open_dataset("shapes(count=1)"), "ixg", enlarge="cubic")
+
+
+def test_an_operator_that_only_some_models_can_have_is_left_out_for_the_others(models, images):
+    with pytest.warns(SightlineWarning, match="left out: .* has no blocks to start ixg at"):
+        compared = sightline.compare(models, images, ["plus(ixg)", "ixg"])
+    found = [(name, scored.recipe) for name, _, scored in compared[0].maps]
+    vit, cnn = (model.name for model in models)
+    assert found == [(vit, "plus(ixg)"), (vit, "ixg"), (cnn, "ixg")]

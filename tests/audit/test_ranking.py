@@ -36,13 +36,14 @@ def ranking(cnn, images):
 def test_each_image_has_its_maps_in_order(ranking):
     assert len(ranking) == 2
     for image in ranking:
-        differences = [scored.ins_del for scored in image.maps]
-        assert differences == sorted(differences, reverse=True)
+        scores = [scored.score for scored in image.maps]
+        assert scores == sorted(scores, reverse=True)
         assert [scored.rank for scored in image.maps] == [1, 2, 3]
 
 
-def test_the_best_recipe_is_the_first_unless_a_control_wins(ranking, cnn, images):
-    assert ranking.best == [image.maps[0].recipe for image in ranking]
+def test_the_best_recipe_is_the_first_unless_a_control_wins_or_the_verdict_is_withheld(ranking, cnn, images):
+    for image, best in zip(ranking, ranking.best, strict=True):
+        assert best == (None if image.verdict.withheld else image.maps[0].recipe)
     controls = sightline.rank(cnn, images[:1], ["centre", "sobel"])
     assert controls.best == [None]
     assert controls.verdicts[0].startswith("No method beat the controls on this image.")
@@ -66,6 +67,11 @@ def test_a_frame_has_a_row_per_image_and_recipe(ranking):
     assert {"image", "recipe", "rank", "insertion", "deletion", "ins_del", "control", "forward", "seconds"} <= {*frame}
     assert frame[frame["recipe"] == "random"]["control"].all()
     assert (frame["ins_del"] - (frame["insertion"] - frame["deletion"])).abs().max() < 1e-6
+    fills = ["fill_blur", "fill_strong_blur", "fill_zero", "fill_noise"]
+    assert {"score", "low", "high", "share", *fills} <= {*frame}
+    assert ((frame["low"] <= frame["score"]) & (frame["score"] <= frame["high"])).all()
+    assert frame[frame["recipe"] == "random"]["share"].isna().all()
+    assert frame[frame["recipe"] != "random"]["share"].between(0, 1).all()
 
 
 @pytest.mark.parametrize("suffix", [".html", ".csv", ".json"])
@@ -86,6 +92,8 @@ def test_it_is_one_line_of_text_and_a_panel_in_a_notebook(ranking):
     assert repr(ranking).startswith("Ranking(bundled/shapes-cnn: 2 images; best: ")
     html = ranking._repr_html_()
     assert html.count("<img") == 2 * (1 + len(QUICK))
+    assert html.count("<caption>Insertion \N{MINUS SIGN} deletion under each fill</caption>") == 2
+    assert "beats controls" in html
     assert "http" not in html
 
 
@@ -99,6 +107,9 @@ def test_the_command_gives_the_same_ranking(tmp_path, cnn):
     assert [scored.recipe for scored in image.maps] == [entry["recipe"] for entry in record["maps"]]
     assert [scored.ins_del for scored in image.maps] == pytest.approx([entry["ins_del"] for entry in record["maps"]])
     assert image.verdict.sentence == record["verdict"]
+    assert [scored.share for scored in image.maps] == [entry["share"] for entry in record["maps"]]
+    assert record["best"] == image.verdict.best
+    assert set(record["fills"]) == {"blur", "strong_blur", "zero", "noise"} == set(record["maps"][0]["fills"])
 
 
 def test_a_users_own_module_is_ranked_with_the_controls(images):

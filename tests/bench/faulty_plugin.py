@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sightline.errors import NumericalError
 from sightline.metrics.case import Case, Measurement
-from sightline.models.families import adapt
+from sightline.models.inputs import adapt
 from sightline.models.zoo import ids as zoo
 from sightline.registry import METHODS, METRICS
 from sightline.types import Attribution, Passes, Target, pixel_grid

@@ -7,17 +7,19 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.bench import run as module
+from sightline.bench import driver as module
 from sightline.bench.engines.messages import error_of, pack, pack_error, unpack
 from sightline.bench.engines.process import handle_task
 from sightline.bench.images import open_images
 from sightline.bench.run import Callback, resume, run
 from sightline.bench.store.status import status_of
-from sightline.bench.store.store import Store, read_maps, read_rows
+from sightline.bench.store.store import Store, read_maps, read_maps_and_enlarge, read_rows
 from sightline.bench.unit import RunConfig
 from sightline.bench.worker import Worker, digest_weights
 from sightline.errors import InputError, RecipeError, SightlineError, UnsupportedModel
-from sightline.models.families import adapt
+from sightline.metrics.correlation import single_deletion
+from sightline.models.inputs import adapt
+from sightline.operators.refine import MetricDriven
 from sightline.recipe import parse
 
 
@@ -74,6 +76,58 @@ def test_values_are_those_of_explain_and_evaluate(plan, tmp_path, photos):
     assert line["value"] == float(scores["insertion(step=128)"])
     assert list(line["curve"]) == scores.curves["insertion(step=128)"][0].double().tolist()
     assert line["target"] == int(model.predict(model.accept(model.preprocess(sample.image)[None])).argmax())
+
+
+def test_a_plan_says_how_maps_become_pixels(plan, tmp_path, photos):
+    from sightline.api import evaluate, explain
+    from sightline.models.zoo import ids as zoo
+
+    metric = "insertion(step=128)"
+    model, sample = zoo.load("tests/small"), open_images(str(photos)).read("photo2")
+    values = {}
+    for enlarge in (None, "nearest", "bicubic"):
+        store = tmp_path / str(enlarge)
+        run(plan(batch=1, methods=["grad_cam"], metrics=[metric], enlarge=enlarge), str(store), workers=0)
+        rows = read_rows(store)
+        found = explain(model, sample.image, "grad_cam", enlarge=enlarge)
+        assert found.enlarge == (enlarge or "bilinear")
+        mine = rows[(rows["recipe"] == "grad_cam") & (rows["image"] == "photo2")]
+        values[enlarge] = float(mine["value"].iloc[0])
+        assert values[enlarge] == float(evaluate(model, sample.image, found, metric)[metric])
+        assert read_maps_and_enlarge(store, mine["unit"].iloc[0])[1] == (enlarge or "bilinear")
+    assert len(set(values.values())) > 1
+
+
+def test_densities_of_one_search_are_searched_once(plan, tmp_path, monkeypatch):
+    searched = []
+    refine = MetricDriven.refine
+    monkeypatch.setattr(MetricDriven, "refine", lambda *given: searched.append(given) or refine(*given))
+    base = "mda(seed=None, cells=2, steps=3"
+    plain = plan(metrics=["deletion(step=128)"], methods=[f"{base})", f"{base}, gamma=1.0)"], controls=False, batch=2)
+    run(plain, str(tmp_path / "s"), workers=0)
+    rows = read_rows(tmp_path / "s")
+    assert len(searched) == -(-rows["image"].nunique() // 2)
+    passes = rows.groupby("recipe")["forward"].apply(list)
+    assert passes.iloc[0] == passes.iloc[1]
+    alone = plan(metrics=["deletion(step=128)"], methods=[f"{base}, gamma=1.0)"], controls=False, batch=2)
+    run(alone, str(tmp_path / "t"), workers=0)
+    both, one = rows[rows["recipe"] == alone.expanded().recipes[0]], read_rows(tmp_path / "t")
+    assert both.set_index("image")["value"].to_dict() == one.set_index("image")["value"].to_dict()
+
+
+def test_passes_that_do_not_depend_on_the_map_are_run_once_for_all_methods(plan, tmp_path, monkeypatch):
+    run_without = []
+    without = single_deletion.logits_without
+    monkeypatch.setattr(single_deletion, "logits_without", lambda *given: run_without.append(given) or without(*given))
+    metrics = ["single_deletion(grid=(2, 2))"]
+    two = plan(metrics=metrics, methods=["ixg", "gradient"], controls=False, batch=2)
+    run(two, str(tmp_path / "s"), workers=0)
+    rows = read_rows(tmp_path / "s")
+    assert len(run_without) == -(-rows["image"].nunique() // 2)
+    run(plan(metrics=metrics, methods=["gradient"], controls=False, batch=2), str(tmp_path / "t"), workers=0)
+    shared, alone = rows[rows["recipe"] == "gradient"].set_index("image"), read_rows(tmp_path / "t").set_index("image")
+    for column in ("value", "metric_forward"):
+        assert shared[column].to_dict() == alone[column].to_dict()
 
 
 def test_passes_are_those_of_the_method_per_image(plan, tmp_path):

@@ -15,7 +15,7 @@ from sightline.bench.source_digest import digest_sources
 from sightline.bench.store.rows import decode
 from sightline.bench.store.status import status_of
 from sightline.bench.store.store import Store, read_rows
-from sightline.bench.table import make_table
+from sightline.bench.tables.table import make_table
 from sightline.bench.unit import Package, Unit
 from sightline.bench.worker import Worker
 from sightline.errors import InputError

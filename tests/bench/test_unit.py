@@ -27,7 +27,7 @@ UNIT = Unit(
     maps=2,
     version="0.1.0",
 )
-OTHER = {str: "x", int: 7, tuple: ("x",)}
+OTHER = {float: 0.5, str: "x", int: 7, tuple: ("x",)}
 
 
 def manifest(chunks, *, maps=3, models=1):
@@ -49,6 +49,12 @@ def test_the_key_is_the_same_on_every_machine_and_day():
 def test_every_part_of_a_unit_is_in_its_key(name):
     other = replace(UNIT, **{name: OTHER[type(getattr(UNIT, name))]})
     assert other.key != UNIT.key
+
+
+def test_what_a_plan_leaves_out_keeps_the_keys_of_earlier_versions():
+    assert not {"enlarge", "source"} & UNIT.to_json().keys()
+    assert "enlarge" not in RunConfig("shapes").to_json()
+    assert RunConfig.from_json(RunConfig("shapes", enlarge="nearest").to_json()).enlarge == "nearest"
 
 
 def test_where_one_field_ends_matters_to_the_key():

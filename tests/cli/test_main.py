@@ -63,7 +63,7 @@ def test_help_answers_without_importing_torch():
     ("words", "said"),
     [
         (("explan",), "Did you mean 'explain'?"),
-        (("explain",), "Missing argument 'PATHS'"),
+        (("explain",), "name images to explain, or a data set with --data"),
         (("explain", "a.png", "--modle", "x"), "No such option: --modle"),
         (("explain", "a.png", "--metric-step", "0", "--model", "bundled/shapes-vit"), "--metric-step"),
         (("list", "colours"), "colours"),

@@ -26,6 +26,9 @@ FAST = {
     "guided_ig": "guided_ig(steps=3)",
     "blur_ig": "blur_ig(steps=3, sigma=4.0)",
     "xrai": "xrai(steps=2, segments=('grid', 4), radius=1)",
+    "idgi": "idgi(steps=3)",
+    "gradient_shap": "gradient_shap(samples=3)",
+    "deep_lift_shap": "deep_lift_shap(samples=2)",
     "smooth_grad": "smooth_grad(samples=3)",
     "iia": "iia(steps=2)",
     "iia2": "iia2(steps=2)",
@@ -35,12 +38,24 @@ FAST = {
     "tis": "tis(samples=8)",
     "rise": "rise(samples=20)",
     "hsic": "hsic(samples=24, cells=4)",
+    "sobol": "sobol(samples=4, cells=2)",
+    "craft": "craft(components=2, samples=4)",
+    "conductance": "conductance(steps=3)",
+    "internal_influence": "internal_influence(steps=3)",
+    "iba": "iba(steps=2, samples=2)",
+    "m2ib": "m2ib(steps=2)",
     "pami": "pami(segments=(('grid', 4),), samples=2)",
     "extremal_perturbation": "extremal_perturbation(steps=3, stride=8, sigma=8)",
     "lime": "lime(samples=20, segments=('grid', 3))",
     "kernel_shap": "kernel_shap(samples=20, segments=('grid', 3))",
     "partition_shap": "partition_shap(samples=20)",
+    "shapley_sampling": "shapley_sampling(samples=2, segments=('grid', 3))",
+    "feature_ablation": "feature_ablation(segments=('grid', 3))",
     "occlusion": "occlusion(window=0.5, stride=0.25)",
+    "ss_cam": "ss_cam(samples=2)",
+    "is_cam": "is_cam(samples=2)",
+    "gscore_cam": "gscore_cam(channels=3)",
+    "smooth_grad_cam_pp": "smooth_grad_cam_pp(samples=3)",
     "bi_attn": "bi_attn(steps=3)",
     "tam": "tam(steps=3)",
     "t_attn": "t_attn(steps=3)",
@@ -55,14 +70,20 @@ COMPOSED = [
     "plus(globenc)",
     "rectify(grad_cam)",
     "smooth(ixg, samples=2)",
+    "smooth(ixg, samples=3, stat='variance')",
     "against(ixg, other=2)",
+    "finer_cam(grad_cam)",
+    "refine_cam(grad_cam, layer=(-2, -1))",
+    "finer_cam(ixg, variant='weighted', references=2)",
+    "forgrad(gradient(at='pixels'), sigma=3.0)",
     "libra(ixg)",
+    "libra(ixg(at='pixels'), gamma=(0.25, 0.05))",
     "plus(libra(full_grad))",
     "libra(full_grad_plus)",
     "full_grad_plus(gae)",
     "caap(frozen=True, blank='mean')",
     "mda(seed=None, cells=2, steps=3)",
-    "mda(seed=ixg, cells=2, steps=3)",
+    "mda(seed=ixg, cells=2, steps=3, search='exact')",
     "var(caap, classes='top1', at='grid')",
     "var(ixg)",
     "var(ixg, classes='top1', at='grid', preset='recommended')",
@@ -87,6 +108,7 @@ def fit() -> list[Any]:
         adapter = sightline.adapt(build(model))
         for recipe in recipes():
             layered = recipe.startswith(("plus", "skip_plus", "libra(full_grad_plus", "full_grad_plus"))
+            layered |= recipe.startswith("iia(") and model == "function"  # integrates over inner layers by default
             if sightline.METHODS and _offered(recipe, adapter) and not (layered and adapter.kind != "transformer"):
                 found.append(pytest.param(recipe, model, id=f"{recipe}-{model}"))
     return found
@@ -233,7 +255,9 @@ def test_class_agnostic_methods_ignore_the_class(name: str, tiny_vit: nn.Module,
     assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if not METHODS[name].agnostic])
+@pytest.mark.parametrize(
+    "name", [name for name, spec in METHODS.items() if not spec.agnostic and "language" not in spec.needs]
+)
 def test_other_methods_follow_the_class(name: str, tiny_vit: nn.Module, tiny_cnn: nn.Module, batch: Tensor) -> None:
     recipe, model = FAST.get(name, name), tiny_cnn if "cuts" in METHODS[name].needs else tiny_vit
     one, other = (sightline.explain(model, batch, recipe, target=target).values for target in (0, 4))

@@ -29,6 +29,13 @@ FAST = {
     "deletion": "deletion(step=16)",
     "ins_del": "ins_del(step=16)",
     "infidelity": "infidelity(samples=8)",
+    "mu_fidelity": "mu_fidelity(samples=16)",
+    "sensitivity_n": "sensitivity_n(samples=4)",
+    "faithfulness_correlation": "faithfulness_correlation(size=32, samples=16)",
+    "faithfulness_estimate": "faithfulness_estimate(step=16)",
+    "monotonicity_nguyen": "monotonicity_nguyen(step=32)",
+    "smooth_mprt": "smooth_mprt(stages=2, samples=2)",
+    "non_sensitivity": "non_sensitivity(grid=(4, 4), samples=1)",
 }
 # Metrics that rank or weigh the pixels of one map: a right map must score better than its shuffle, and so on.
 # Monotonicity is not among them: on a model that adds up a shuffle rises as steadily, and the right map is sooner done.
@@ -37,11 +44,15 @@ ORDERED = [
     *("positive", "negative", "probability_positive", "probability_negative"),
     *("average_drop", "road"),
     *("deletion_accuracy", "insertion_accuracy", "deletion_aopc", "insertion_aopc"),
-    *("insertion_mda(step=16, by='value')", "deletion_mda(step=16, by='value')"),
+    *("insertion_mda(step=16, by='value')", "deletion_mda(step=16, by='value')", "ins_del_mda(step=16, by='value')"),
     *("mas_insertion(step=16, by='value')", "mas_deletion(step=16, by='value')", "mas_ins_del(step=16, by='value')"),
     *("pixel_accuracy", "mean_iou", "mean_ap", "mean_f1", "average_precision", "aupr1", "aupr0", "pointing_game"),
     *("energy_pointing_game", "region_attribution(window=1)", "iou(window=1)", "f1(window=1)", "precision(window=1)"),
-    *("recall(window=1)", "grid_pointing"),
+    *("recall(window=1)", "grid_pointing", "focus", "auc_roc", "top_k_intersection(k=40)"),
+    *("relevance_mass_accuracy", "relevance_rank_accuracy", "single_deletion", "saco"),
+    *("faithfulness_correlation(size=32)", "faithfulness_estimate(step=16)", "sensitivity_n", "mu_fidelity"),
+    *("region_perturbation(patch=4)", "selectivity(patch=4)", "pixel_flipping(step=16)"),
+    *("f_fidelity_plus(score='probability')", "f_fidelity_minus(score='probability')"),
 ]
 # Metrics that see the order of the values alone, or values scaled to 0..1: scale and shift mean nothing to them.
 AFFINE = [
@@ -50,12 +61,16 @@ AFFINE = [
     *("deletion_accuracy", "insertion_accuracy", "deletion_aopc", "insertion_aopc", "irof"),
     *("average_drop", "increase_in_confidence"),
     *("pixel_accuracy", "mean_iou", "mean_ap", "mean_f1", "average_precision", "aupr1", "aupr0", "pointing_game"),
+    *("auc_roc", "relevance_rank_accuracy", "top_k_intersection", "saco", "single_deletion", "coherency", "adcc"),
+    *("faithfulness_correlation", "faithfulness_estimate(step=16)", "sensitivity_n", "region_perturbation(patch=8)"),
+    *("selectivity", "pixel_flipping(step=16)", "monotonicity_arya(step=16)", "f_fidelity_plus", "f_fidelity_minus"),
 ]
 # Metrics whose score does not change when the map is multiplied by a positive number, though a shift may change it.
 SCALED = [
     *("sparseness", "complexity", "energy_pointing_game", "grid_pointing", "region_attribution", "iou(window=1)"),
     *("insertion_mda(step=16)", "deletion_mda(step=16)", "mas_insertion(step=16)", "mas_deletion(step=16)"),
-    *("monotonicity(step=16)", "mas_ins_del(step=16)"),
+    *("monotonicity(step=16)", "mas_ins_del(step=16)", "ins_del_mda(step=16)", "focus", "relevance_mass_accuracy"),
+    *("mu_fidelity", "monotonicity_nguyen(step=16)", "effective_complexity", "non_sensitivity", "soundness"),
 ]
 
 

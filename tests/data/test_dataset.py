@@ -18,7 +18,7 @@ from sightline.errors import InputError, RecipeError
 
 NAMED = {
     "csv", "coco", "folder", "food101", "hub", "imagenet", "imagenet_hard", "imagenet_s", "imagenet_segmentation",
-    "labelled", "mura", "part_imagenet", "pets", "quads", "shapes", "voc",
+    "labelled", "mura", "part_imagenet", "pets", "quads", "shapes", "shapes_scenes", "voc",
 }  # fmt: skip
 
 
@@ -136,13 +136,14 @@ def test_a_variable_may_name_the_folder_of_data_sets(tmp_path, monkeypatch):
         ("imagenet(root='nowhere')", InputError, "'nowhere', which does not exist"),
         ("imagenet(root=3)", RecipeError, "give the path as text"),
         ("nowhere/at/all", InputError, "neither a data set nor a path"),
-        ("", RecipeError, "empty text"),
+        ("", RecipeError, "as a data set"),
         ("\0", InputError, "neither"),
         ({"root": "x"}, RecipeError, "needs name"),
         ("shapes(protocol='iia')", RecipeError, "no protocol 'iia'; it has none"),
         ("shapes(confidence=2)", RecipeError, "confidence=2"),
         ("shapes(per_class=0)", RecipeError, "per_class=0"),
-        ("shapes(count=0)", InputError, "at least 1"),
+        ("quads(0)", RecipeError, "got 0 as a data set"),
+        ("shapes(count=0)", RecipeError, "count is between 1 and"),
         ("quads(of=shapes(count=3))", InputError, "no picture of quads of shapes"),
     ],
 )

@@ -355,3 +355,10 @@ def test_a_damaged_exif_block_does_not_hide_the_picture(tmp_path):
 
 def test_the_known_suffixes_are_lower_case():
     assert all(suffix == suffix.lower() and suffix.startswith(".") for suffix in images.SUFFIXES)
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a" * 300 + "/b.png", "nul\0byte.png"])
+def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
+    for read in (read_image, find_images):
+        with pytest.raises(InputError):
+            read(name)

@@ -219,7 +219,7 @@ def test_normalising_takes_the_mean_away_and_divides_by_the_deviation():
     [
         ({"variant": "dirty"}, "variant='dirty'; choose from clean,"),
         ({"size": 8}, "32 or more"),
-        ({"seed": -1}, "0 or"),
+        ({"seed": -1}, "seed is between 0 and"),
     ],
 )
 def test_impossible_settings_are_refused(options, said):

@@ -33,12 +33,13 @@ def scores(maps: Tensor, masks: Tensor, recipe: str) -> Tensor:
 
 @pytest.mark.parametrize("levels", [None, 3])
 @pytest.mark.parametrize("recipe", ["average_precision", "aupr1"])
-def test_average_precision(recipe: str, levels: int | None) -> None:
+def test_average_precision(recipe: str, levels: int | None, parity) -> None:
     maps, masks = drawn(1, levels)
     # the sigmoid that torchmetrics puts on numbers outside 0..1 would merge large ones; ranks say the same
     unit = (maps - maps.amin()) / (maps.amax() - maps.amin())
     want = [classification.binary_average_precision(*pair) for pair in zip(unit, masks, strict=True)]
     torch.testing.assert_close(scores(maps, masks, recipe), torch.stack(want).double(), rtol=0, atol=1e-6)
+    parity(recipe, "torchmetrics binary_average_precision", scores(maps, masks, recipe), torch.stack(want), 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -50,10 +51,11 @@ def test_average_precision(recipe: str, levels: int | None) -> None:
         ("recall(window=1)", "binary_recall"),
     ],
 )
-def test_overlap_of_the_positive_pixels(recipe: str, peer: str) -> None:
+def test_overlap_of_the_positive_pixels(recipe: str, peer: str, parity) -> None:
     maps, masks = drawn(2)
     want = [getattr(classification, peer)(*pair) for pair in zip((maps > 0).long(), masks, strict=True)]
     torch.testing.assert_close(scores(maps, masks, recipe), torch.stack(want).double(), rtol=0, atol=1e-6)
+    parity(recipe.partition("(")[0], f"torchmetrics {peer}", scores(maps, masks, recipe), torch.stack(want), 1e-6)
 
 
 @pytest.mark.parametrize("levels", [None, 3])

@@ -136,6 +136,23 @@ def timm_swin(version: str = "") -> nn.Module:
     return cls(SIZE, 4, num_classes=CLASSES, embed_dim=8, depths=(1, 1, 2, 1), num_heads=(1, 2, 2, 4), window_size=4)
 
 
+def timm_token_map(module: str, cls: str, **options: Any) -> Callable[[], nn.Module]:
+    return lambda: getattr(_timm(module), cls)(num_classes=CLASSES, **{"img_size": SIZE} | options)
+
+
+ISOTROPIC = {"patch_size": 16, "embed_dim": 32}
+LEVIT = {"embed_dim": (16, 24, 32), "key_dim": 8, "depth": (1, 2, 1), "num_heads": (1, 2, 2), "stem_type": "s8"}
+
+
+def transformers_model(name: str, **options: Any) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        library = require("transformers")
+        config = getattr(library, f"{name}Config")(image_size=SIZE, num_labels=CLASSES, **options)
+        return getattr(library, f"{name}ForImageClassification")(config)
+
+    return build
+
+
 def _family(build: Callable[[], nn.Module], *known: Any) -> Family:
     def seeded() -> nn.Module:
         torch.manual_seed(0)
@@ -177,6 +194,37 @@ FAMILIES = {
     "timm swin": _family(timm_swin, "norm", "layers.2", 5),
     "timm swin v2": _family(lambda: timm_swin("v2"), "norm", "layers.2", 5),
     "timm maxvit": _family(timm_named("maxvit_rmlp_pico_rw_256", img_size=SIZE), "norm", "stages.2", 11),
+    "timm cait": _family(
+        timm_token_map("cait", "Cait", **ISOTROPIC, depth=3, num_heads=2), "blocks.2", "blocks.1", 3, 4
+    ),
+    "timm xcit": _family(
+        timm_token_map("xcit", "Xcit", **ISOTROPIC, depth=3, num_heads=2, cls_attn_layers=1),
+        "blocks.2", "blocks.1", 3, 4,
+    ),
+    "timm mixer": _family(
+        timm_token_map("mlp_mixer", "MlpMixer", **ISOTROPIC, num_blocks=3), "norm", "blocks.1", 3, 4
+    ),
+    "timm levit": _family(timm_token_map("levit", "Levit", **LEVIT), "stages.2", "stages.1", 4),
+    "timm levit distilled": _family(timm_token_map("levit", "LevitDistilled", **LEVIT), "stages.2", "stages.1", 4),
+    "timm levit, convolutional": _family(
+        timm_token_map("levit", "Levit", **LEVIT, use_conv=True), "stages.2", "stages.1", 4
+    ),
+    "timm hiera": _family(
+        timm_token_map("hiera", "Hiera", img_size=(SIZE, SIZE), embed_dim=8, num_heads=1, stages=(1, 1, 2, 1)),
+        "blocks.4", "blocks.3", 5,
+    ),
+    "transformers swin": _family(
+        transformers_model("Swin", embed_dim=8, depths=[1, 1, 2, 1], num_heads=[1, 2, 2, 4], window_size=2),
+        "swin.layernorm", "swin.encoder.layers.2.blocks.1", 5,
+    ),
+    "transformers convnext": _family(
+        transformers_model("ConvNext", hidden_sizes=[8, 12, 16, 20], depths=[1, 1, 2, 1]),
+        "convnext.encoder.stages.3", "convnext.encoder.stages.2", 5,
+    ),
+    "transformers convnext v2": _family(
+        transformers_model("ConvNextV2", hidden_sizes=[8, 12, 16, 20], depths=[1, 1, 2, 1]),
+        "convnextv2.encoder.stages.3", "convnextv2.encoder.stages.2", 5,
+    ),
     "timm coatnet": _family(timm_named("coatnet_pico_rw_224", img_size=SIZE), "norm", "stages.2", 12),
 }  # fmt: skip
 

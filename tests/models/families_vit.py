@@ -31,6 +31,7 @@ class Family:
         prefix: tokens before the patches.
         size: the images it takes.
         grid: patches from top to bottom and from left to right.
+        bias: whether its attention adds a bias for every pair of positions to its scores.
     """
 
     build: Callable[[], nn.Module]
@@ -39,6 +40,7 @@ class Family:
     prefix: int = 1
     size: tuple[int, int] = (32, 32)
     grid: tuple[int, int] = (4, 4)
+    bias: bool = False
 
 
 def images(family: Family, count: int = 2, seed: int = 0) -> Tensor:
@@ -105,6 +107,16 @@ TIMM = {
     "timm/eva02": timm_family("eva02_tiny_patch14_224", "mean"),
     "timm/eva02_cls": timm_family("eva02_tiny_patch14_224", options={"global_pool": "token"}),
     "timm/rope_mixed": timm_family("vit_small_patch16_rope_mixed_224"),
+    "timm/naflex": timm_family("naflexvit_base_patch16_gap", "mean", 4, size=(32, 48), grid=(4, 6)),
+    "timm/naflex_map": timm_family("naflexvit_base_patch16_map", "map", 1),
+    "timm/naflex_rotary": timm_family("naflexvit_base_patch16_gap", "mean", 4, options={"rope_type": "axial"}),
+    "timm/beit": timm_family("beit_base_patch16_224", "mean", bias=True),
+    "timm/beit_shared": timm_family(
+        "beit_base_patch16_224",
+        bias=True,
+        options={"use_shared_rel_pos_bias": True, "use_rel_pos_bias": False, "global_pool": "token"},
+    ),
+    "timm/dinov3_any_size": timm_family("vit_small_patch16_dinov3", "mean", 5, size=(32, 48), grid=(4, 6)),
     "timm/dinov3": timm_family("vit_small_patch16_dinov3", "mean", 5, options={"dynamic_img_size": False}),
 }
 
@@ -149,6 +161,17 @@ def _transformers_clip(model: str) -> nn.Module:
     return randomised(getattr(library, model)(config))
 
 
+def _transformers_siglip(model: str) -> nn.Module:
+    library = require("transformers")
+    torch.manual_seed(0)
+    vision = ENCODER | {"intermediate_size": 64}
+    if model == "SiglipVisionModel":
+        return randomised(library.SiglipVisionModel(library.SiglipVisionConfig(**vision)))
+    text = TEXT | {"hidden_size": 32, "projection_size": 32}
+    config = library.SiglipConfig(vision_config=vision, text_config=text, num_labels=CLASSES)
+    return randomised(getattr(library, model)(config))
+
+
 def _class_features(model: Any, pixels: Tensor) -> Tensor:
     return model(pixels).last_hidden_state[:, 0]
 
@@ -180,6 +203,38 @@ TRANSFORMERS = {
     ),
     "transformers/clip_backbone": Family(
         partial(_transformers_clip, "CLIPVisionModel"), lambda model, pixels: model(pixels).pooler_output
+    ),
+    "transformers/siglip": Family(
+        partial(_transformers_siglip, "SiglipModel"),
+        lambda model, pixels: model.get_image_features(pixels).pooler_output, "map", 0,
+    ),
+    "transformers/siglip_tower": Family(
+        partial(_transformers_siglip, "SiglipVisionModel"), lambda model, pixels: model(pixels).pooler_output, "map", 0
+    ),
+    "transformers/siglip_classifier": Family(
+        partial(_transformers_siglip, "SiglipForImageClassification"), _logits, "mean", 0
+    ),
+    "transformers/beit": Family(
+        partial(_transformers, "BeitConfig", "BeitForImageClassification", use_relative_position_bias=True),
+        _logits, "mean", bias=True,
+    ),
+    "transformers/beit_shared": Family(
+        partial(
+            _transformers, "BeitConfig", "BeitForImageClassification",
+            use_shared_relative_position_bias=True, use_mean_pooling=False,
+        ),
+        _logits, bias=True,
+    ),
+    "transformers/beit_backbone": Family(
+        partial(_transformers, "BeitConfig", "BeitModel", use_relative_position_bias=True),
+        lambda model, pixels: model(pixels).pooler_output, "mean", bias=True,
+    ),
+    "transformers/dinov3": Family(
+        partial(_transformers, "DINOv3ViTConfig", "DINOv3ViTModel", num_register_tokens=4),
+        _class_features, prefix=5, size=(32, 48), grid=(4, 6),
+    ),
+    "transformers/dinov3_gated": Family(
+        partial(_transformers, "DINOv3ViTConfig", "DINOv3ViTModel", use_gated_mlp=True), _class_features
     ),
     "transformers/vit_backbone": Family(partial(_transformers, "ViTConfig", "ViTModel"), _class_features),
     "transformers/dinov2_backbone": Family(partial(_transformers, "Dinov2Config", "Dinov2Model"), _class_features),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests import tiny
-from tests.models.test_output import End, mean_colour
+from tests.models.test_facts import End, mean_colour
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -17,7 +17,16 @@ from sightline.models import adapt
 from sightline.models.adapter import Adapter
 from sightline.models.passes import counting
 from sightline.models.targets import find_class, resolve_target
-from sightline.types import Contrast, Logit, LogProbability, PerImage, Probability, Value
+from sightline.types import (
+    Contrast,
+    FinerContrast,
+    Logit,
+    LogProbability,
+    PerImage,
+    Probability,
+    ResidualSoftmax,
+    Value,
+)
 
 PETS = ("tabby, tabby cat", "Egyptian cat", "beagle", "crane, bird", "crane")
 
@@ -44,9 +53,7 @@ def test_without_a_target_the_largest_logit_is_explained(output: str) -> None:
 
 @pytest.mark.parametrize("model", [tiny.vit(num_classes=0), adapt(tiny.Cnn().eval(), output="embedding")])
 def test_without_a_target_an_embedding_is_refused(model: Any) -> None:
-    sentence = (
-        r"returns an embedding and no classes, so it predicts none; give TextSimilarity\(text\), Value\(index\), a"
-    )
+    sentence = r"returns an embedding and no classes, so it predicts none; give TextSimilarity\(text\), Similarity"
     with pytest.raises(errors.TargetError, match=sentence):
         sightline.explain(model, pixels(), "ixg")
     for target in (3, Value(3), lambda embedding: embedding.norm(dim=1)):
@@ -125,6 +132,8 @@ def test_a_list_may_mix_names_numbers_targets_functions_and_predictions() -> Non
     (Logit(5), "got class 5; VisionTransformer has classes 0 to 4"),
     (Probability((1, 9)), "got class 9"),
     (PerImage((Logit(0), Contrast(1, 7))), "got class 7"),
+    (FinerContrast(0, ((1, 7),)), "got class 7"),
+    (ResidualSoftmax(8), "got class 8"),
     (PerImage((Logit(0),)), "got 1 targets for 2 images"),
 ])  # fmt: skip
 def test_indices_out_of_range_are_refused(target: Any, message: str) -> None:

@@ -14,7 +14,9 @@ from torch.testing import assert_close
 import sightline
 from sightline.errors import RecipeError, TargetError, UnsupportedMethod
 from sightline.methods.gradient.gradient import InputTimesGradient
-from sightline.operators.contrast import PRESETS, Rules, Var, class_distribution, contrasted, share_and_excess
+from sightline.models.held_classes import hold_classes
+from sightline.operators.class_softmax import PRESETS, Rules, class_distribution, contrasted, share_and_excess
+from sightline.operators.contrast import Var
 
 
 def maps(count: int = 4, scale: float = 1.0) -> Tensor:
@@ -148,8 +150,86 @@ def test_classes_share_the_forward_pass(
 def test_a_target_beside_the_given_classes_joins_them(tiny_vit: nn.Module, images: Tensor) -> None:
     got = sightline.explain(tiny_vit, images, "var(ixg, classes=(0, 2))", target=1)
     assert got.details.classes.tolist() == [[1, 0, 2]] * 2
-    with pytest.raises(TargetError, match="let all of them compete"):
-        sightline.explain(tiny_vit, images, "var(ixg, classes=(0, 2))", target=[0, 1])
+    partly = sightline.explain(tiny_vit, images, "var(ixg, classes=(0, 2), distribution=True)", target=[0, 1])
+    assert partly.details.classes.tolist() == [[0, 2, -1], [1, 0, 2]]
+    for row, target in enumerate((0, 1)):
+        alone = sightline.explain(tiny_vit, images[row : row + 1], "var(ixg, classes=(0, 2))", target=target)
+        assert_close(partly.map[row], alone.map[0])
+    assert torch.equal(partly.details.distribution[2, :, 0], torch.zeros_like(partly.details.distribution[2, :, 0]))
+
+
+RECIPE = "var(ixg, classes='picture', distribution=True)"
+
+
+def test_the_classes_of_the_picture_compete_as_many_as_there_are(tiny_vit: nn.Module, images: Tensor) -> None:
+    got = sightline.explain(tiny_vit, images, RECIPE, target=[0, 3], classes=[[3, 0], [1, 2, 3, 3]])
+    assert got.details.classes.tolist() == [[0, 3, -1], [3, 1, 2]]
+    for row, (target, given) in enumerate([(0, (0, 3)), (3, (1, 2, 3))]):
+        alone = sightline.explain(
+            tiny_vit, images[row : row + 1], f"var(ixg, classes={given}, distribution=True)", target=target
+        )
+        assert_close(got.map[row], alone.map[0])
+        assert_close(got.details.distribution[: len(given), :, row], alone.details.distribution[:, :, 0])
+    assert_close(got.details.distribution.sum(dim=0), torch.ones_like(got.details.distribution[0]))
+
+
+def test_images_one_by_one_and_together_have_the_same_classes(tiny_vit: nn.Module, images: Tensor) -> None:
+    options = {"target": [0, 3], "classes": [[3, 0], [1, 2, 3]]}
+    whole, parts = (sightline.explain(tiny_vit, images, RECIPE, **options, batch_size=size) for size in (2, 1))
+    assert_close(whole.map, parts.map)
+    assert torch.equal(whole.details.classes, parts.details.classes)
+    assert_close(whole.details.distribution, parts.details.distribution)
+    batches = sightline.explain(tiny_vit, [images[:1], images[1:]], RECIPE, **options)
+    assert_close(whole.map, batches.map)
+    assert batches.target == whole.target == sightline.Logit((0, 3), classes=((3, 0), (1, 2, 3)))
+
+
+def test_a_picture_without_another_class_keeps_its_map(tiny_vit: nn.Module, images: Tensor) -> None:
+    got = sightline.explain(tiny_vit, images, RECIPE, target=1, classes=[[1], [1, 2]])
+    alone = sightline.explain(tiny_vit, images, "ixg", target=1)
+    assert_close(got.map[0], alone.pixels()[0])
+    assert not torch.allclose(got.map[1], alone.pixels()[1])
+
+
+def test_classes_are_named_by_their_labels() -> None:
+    model = sightline.load("bundled/shapes-vit")
+    picture = model.normalise(torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)))
+    want = sightline.explain(model, picture, "var(ixg, classes=(0, 4))", target=0)
+    assert torch.equal(want.map, sightline.explain(model, picture, "var(ixg, classes=('star', 0))", target=0).map)
+    shown = sightline.explain(model, picture, "var(ixg, classes='picture')", target="circle", classes=["star"])
+    assert torch.equal(want.map, shown.map)
+
+
+def test_classes_of_the_picture_that_make_no_sense_are_refused(tiny_vit: nn.Module, images: Tensor) -> None:
+    with pytest.raises(TargetError, match="nobody says which classes"):
+        sightline.explain(tiny_vit, images, RECIPE, target=0)
+    for classes in ("cat", [], [[0], 1], [[0, 1]] * 3, [[0, 99]] * 2, [[0.5, 1]] * 2):
+        with pytest.raises(TargetError):
+            sightline.explain(tiny_vit, images, RECIPE, target=0, classes=classes)
+    with pytest.raises(TargetError, match="not of one class"):
+        sightline.explain(tiny_vit, images, "ixg", target=sightline.Contrast(0, 1), classes=[0, 1])
+
+
+def test_the_forms_that_the_paper_rejects() -> None:
+    given, rules = maps(3), PRESETS["text"]
+    q = class_distribution(given, rules)
+    assert_close(contrasted(given, rules, variant="minus_all"), given[0] - (q * given).sum(dim=0))
+    assert_close(contrasted(given, rules, variant="minus_rivals"), given[0] - (q[1:] * given[1:]).sum(dim=0))
+    sure = torch.tensor([2000.0, 0.0, 0.0], dtype=torch.float64).reshape(3, 1, 1, 1, 1)
+    vanishing = contrasted(sure, Rules(temperatures=(1,)), variant="minus_all")
+    assert_close(vanishing, torch.zeros_like(vanishing))  # the class dominates, and its evidence is gone
+    assert_close(contrasted(sure, Rules(temperatures=(1,))), sure[0])
+
+
+def test_rivals_that_the_model_chose_are_held(tiny_vit: nn.Module, images: Tensor) -> None:
+    adapter, target = sightline.adapt(tiny_vit), sightline.Logit((0, 1))
+    method = sightline.parse("skip_plus(var(ixg, classes='top3'))")
+    held, known = hold_classes(method, adapter, images, target)
+    assert sightline.recipe.text(held) == "skip_plus(var(ixg, classes='picture'))"
+    want = sightline.explain(tiny_vit, images, method, target=target)
+    assert_close(sightline.explain(tiny_vit, images, held, target=known).map, want.map)
+    plain = sightline.parse("ixg")
+    assert hold_classes(plain, adapter, images, target) == (plain, target)
 
 
 def test_what_it_refuses(tiny_vit: nn.Module, images: Tensor) -> None:
@@ -186,3 +266,18 @@ def test_what_a_method_says_of_a_blank_is_subtracted_first(tiny_vit: nn.Module, 
         raw.values, contrasted(torch.stack([attribution.values for attribution in attributions]), PRESETS["text"])
     )
     assert not torch.allclose(raw.values, got.values)
+
+
+@pytest.mark.parametrize("classes", ["'top3'", "'best_worst'", "'picture'", "(0, 3)"])
+@pytest.mark.parametrize("method", ["ixg", "gae", "grad_cam", "caap", "att_ixg"])
+def test_q_of_all_classes_is_there_whatever_the_method(
+    method: str, classes: str, tiny_vit: nn.Module, images: Tensor
+) -> None:
+    recipe = f"var({method}, classes={classes}, distribution=True)"
+    got = sightline.explain(tiny_vit, images, recipe, target=1, classes=[[0, 1], [1, 2, 3]])
+    q, shown = got.details.distribution, got.details.classes
+    assert q.shape == (shown.shape[1], 1, 2, *got.map.shape[1:])
+    assert_close(q.sum(dim=0), torch.ones_like(q[0]))
+    assert (shown[:, 0] == 1).all()
+    kept = got.map[0] != 0
+    assert (q[0, 0, 0][kept] >= 1 / int((shown[0] >= 0).sum()) - 1e-12).all()

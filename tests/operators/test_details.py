@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import sightline
-from sightline.errors import TargetError
 from sightline.types import Attribution, Logit
 
 TARGETS = [1, 0, 3, 2, 4]
@@ -24,8 +23,8 @@ RECIPES = [
     "caap",
     "absolute(e_caap)",
     "decompx(form='forward')",
-    "mda(seed=ixg, cells=3, steps=4)",
-    "mda(seed=ixg, cells=3, steps=4, segments='slic')",
+    "mda(seed=ixg, cells=3, steps=4, search='exact')",
+    "mda(seed=ixg, cells=3, steps=4, search='exact', segments='slic')",
 ]
 
 
@@ -77,17 +76,19 @@ def test_images_are_taken_out_in_any_order(recipe: str) -> None:
 
 
 def test_joined_details_still_change_the_density() -> None:
-    whole, parts = batches("mda(seed=ixg, cells=3, steps=4)")
+    whole, parts = batches("mda(seed=ixg, cells=3, steps=4, search='exact')")
     joined = type(parts[0].details).join([part.details for part in parts])
     assert_close(joined.with_density(0.6).values, whole.details.with_density(0.6).values)
     assert_close(joined.take([3]).with_density(0.6).values, whole.details.with_density(0.6).values[:, 3:4])
 
 
-def test_batches_with_other_numbers_of_classes_are_refused_as_one_batch_of_them_is() -> None:
-    method, adapter = sightline.parse("var(ixg, classes=(0, 1))"), sightline.adapt(tiny.vit().double())
+def test_batches_with_other_numbers_of_classes_are_joined_as_one_batch_of_them_is() -> None:
+    recipe = "var(ixg, classes=(0, 1), distribution=True)"
+    method, adapter = sightline.parse(recipe), sightline.adapt(tiny.vit().double())
     images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     parts = [method(adapter, images[row : row + 1], Logit(target)).details for row, target in enumerate((1, 3))]
-    with pytest.raises(TargetError, match="2 and 3 competing classes"):
-        type(parts[0]).join(parts)
-    with pytest.raises(TargetError, match="let all of them compete, or none"):
-        sightline.explain(adapter, images, method, target=[1, 3])
+    assert [part.classes.shape[1] for part in parts] == [2, 3]
+    joined = type(parts[0]).join(parts)
+    assert joined.classes.tolist() == [[1, 0, -1], [3, 0, 1]]
+    assert not joined.distribution[2, :, 0].any()
+    same(joined, sightline.explain(adapter, images, method, target=[1, 3]).details)

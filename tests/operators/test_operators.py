@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from captum.attr import LayerGradCam, NoiseTunnel
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -11,7 +12,7 @@ import sightline
 from sightline import errors
 from sightline.perturb.noise import noisy_batches
 
-LAYERED = ["ixg", "gradient", "gae", "rollout", "grad_cam(variant='stream')"]
+LAYERED = ["ixg", "gradient", "grad_rollout", "rollout", "grad_cam(variant='stream')"]
 
 
 @pytest.mark.parametrize("method", LAYERED)
@@ -41,6 +42,15 @@ def test_layers_picks_one(tiny_vit: nn.Module, images: Tensor) -> None:
 def test_layers_are_counted_in_blocks_also_for_a_method_started_late(tiny_vit: nn.Module, images: Tensor) -> None:
     late = sightline.explain(tiny_vit, images, "layers(rollout(start=1), first=2)", target=1).map
     assert_close(late, sightline.explain(tiny_vit, images, "rollout(start=2)", target=1).map)
+
+
+def test_plus_of_gae_is_grad_sam(tiny_vit: nn.Module, images: Tensor) -> None:
+    """The paper on SkipPLUS: Grad-SAM is GenAtt composed with PLUS instead of rollout. It averages over blocks."""
+    sam = sightline.explain(tiny_vit, images, "grad_sam", target=1)
+    assert_close(sightline.explain(tiny_vit, images, "plus(gae)", target=1).map, 3 * sam.map)
+    assert_close(sightline.explain(tiny_vit, images, "skip_plus(gae)", target=1).map, sam.at(2))
+    late = sightline.explain(tiny_vit, images, "plus(gae(start=1))", target=1).map
+    assert_close(late, 2 * sam.at(1))
 
 
 def test_plus_of_raw_attention_sums_every_blocks_own(tiny_vit: nn.Module, images: Tensor) -> None:
@@ -110,6 +120,37 @@ def test_smooth_is_the_mean_over_its_noise(tiny_vit: nn.Module, images: Tensor) 
         total.index_add_(1, torch.tensor(rows), values / 3)
     got = sightline.explain(tiny_vit, images, "smooth(ixg, samples=3, noise=0.2, seed=4)", target=1).values
     assert_close(got, total)
+
+
+@pytest.mark.parametrize(("stat", "statistic"), [
+    ("mean", lambda maps: maps.mean(dim=0)),
+    ("square", lambda maps: maps.square().mean(dim=0)),
+    ("variance", lambda maps: maps.var(dim=0, correction=0)),
+    ("max", lambda maps: maps.amax(dim=0)),
+])  # fmt: skip
+@pytest.mark.parametrize("batch", [2, 16])
+def test_smooth_takes_other_statistics_of_the_same_maps(stat, statistic, batch, tiny_vit, images) -> None:
+    maps = []
+    for noisy, rows in noisy_batches(images, samples=4, noise=0.2, seed=4, batch=batch):
+        values = sightline.explain(tiny_vit, noisy, "ixg", target=1).values
+        maps += [values[:, copy::count] for count in [len(rows) // 2] for copy in range(count)]
+    adapter = sightline.adapt(tiny_vit, batch=batch)
+    got = sightline.explain(adapter, images, f"smooth(ixg, samples=4, noise=0.2, seed=4, stat='{stat}')", target=1)
+    assert_close(got.values, statistic(torch.stack(maps)))
+
+
+def test_smooth_matches_the_noise_tunnel_of_captum(tiny_cnn: nn.Module, images: Tensor, monkeypatch, parity) -> None:
+    ((noisy, _),) = noisy_batches(images, samples=3, noise=0.2, seed=0, batch=16)
+    drawn = noisy - images.repeat_interleave(3, dim=0)
+    monkeypatch.setattr(torch, "normal", lambda mean, std: drawn)
+    tiny_cnn.relu.inplace = False  # type: ignore[union-attr]
+    for name, stat in (("smoothgrad", "mean"), ("smoothgrad_sq", "square"), ("vargrad", "variance")):
+        peer = NoiseTunnel(LayerGradCam(tiny_cnn, tiny_cnn.conv3))
+        want = peer.attribute(images, nt_type=name, nt_samples=3, target=1)[:, 0]
+        recipe = f"smooth(grad_cam(layer='conv3'), samples=3, noise=0.2, stat='{stat}')"
+        got = sightline.explain(tiny_cnn, images, recipe, target=1).map
+        assert_close(got, want.detach(), rtol=1e-9, atol=1e-15)
+        parity("smooth", "captum NoiseTunnel", got, want, 1e-9)
 
 
 def test_smooth_without_noise_is_the_method(tiny_vit: nn.Module, images: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from torch.testing import assert_close
 
 import sightline
 from sightline import errors
+from sightline.api import as_method
 from sightline.models.passes import counting
 from sightline.operators.density import Refinement
 from sightline.operators.refine import MetricDriven, by_segment, seed_scores, unstable_order
 from sightline.perturb.curve import scored
+from sightline.perturb.endpoints import find_endpoints
 from sightline.perturb.search.magnitudes import convex_fit
-from sightline.perturb.segments import Segments
+from sightline.perturb.segments import Segments, grid_segments
 from sightline.recipe import parse, text
 from sightline.types import Logit, Passes, Probability
 
@@ -187,7 +190,7 @@ def brute_force(model: Any, images: Tensor, recipe: str, target: int) -> tuple[l
     return inserted + deleted[::-1], len(inserted)
 
 
-@pytest.mark.parametrize("recipe", ["mda(seed=ixg, steps=5)", "mda(seed=None, cells=3, steps=5)"])
+@pytest.mark.parametrize("recipe", ["mda(seed=ixg, steps=5, search='exact')", "mda(seed=None, cells=3, steps=5)"])
 @pytest.mark.parametrize("target", [0, 3])
 def test_equals_a_search_one_candidate_at_a_time(recipe: str, target: int, tiny_vit: nn.Module, images: Tensor) -> None:
     with torch.no_grad():
@@ -208,9 +211,9 @@ def test_the_recorded_scores_are_the_models(tiny_vit: nn.Module, images: Tensor)
 
 
 def test_tau_runs_from_deletion_alone_to_insertion_alone(tiny_vit: nn.Module, images: Tensor) -> None:
+    recipes = [f"mda({QUICK}, search='exact', tau={tau})" for tau in (0.0, 0.3, 0.9, 1.0)]
     inserted = [
-        details(sightline.explain(tiny_vit, images[:1], f"mda({QUICK}, tau={tau})", target=1)).images[0].search.inserted
-        for tau in (0.0, 0.3, 0.9, 1.0)
+        details(each).images[0].search.inserted for each in sightline.explain(tiny_vit, images[:1], recipes, target=1)
     ]
     assert inserted[0] == 0
     assert inserted[-1] == 16
@@ -249,7 +252,8 @@ def test_a_batch_equals_its_images_one_by_one(options: str, tiny_vit: nn.Module)
 
 
 @pytest.mark.parametrize("options", [
-    "", ", search='fast'", ", per_step=2", ", per_step=3, search='fast'", ", tau=0.0", ", tau=1.0", ", window=3",
+    "", ", search='fast'", ", per_step=2", ", per_step=3, search='fast'", ", tau=0.0, search='exact'", ", window=3",
+    ", tau=1.0, search='exact'", ", tau=0.0", ", insertion='zero'", ", insertion='black', deletion='blur'",
 ])  # fmt: skip
 @pytest.mark.parametrize("network", ["tiny_vit", "tiny_cnn"])
 def test_costs_at_most_what_it_declares(
@@ -264,7 +268,7 @@ def test_costs_at_most_what_it_declares(
     spared = sum(
         len(sightline.perturb.endpoints.BLURS) - (image.blur - 29) // 2 for image in details(attribution).images
     )
-    if "tau" in options:  # then nothing but the blur depends on the image
+    if "tau" in options and "exact" in options:  # then nothing but the blur depends on the image
         assert meter.passes.forward == declared.forward - spared
 
 
@@ -274,31 +278,145 @@ def test_another_density_costs_nothing_and_equals_asking_for_it(tiny_vit: nn.Mod
         other = details(first).with_density(0.7)
     assert meter.passes == Passes()
     assert_close(other.values, sightline.explain(tiny_vit, images, f"mda({QUICK}, gamma=0.7)", target=1).values)
+    lower = sightline.explain(tiny_vit, images, f"mda({QUICK}, gamma=0.7, kappa=0.5)", target=1)
+    assert_close(details(first).with_density(0.7, kappa=0.5).values, lower.values)
+    assert not torch.equal(lower.values, other.values)
     ends = [details(first).with_density(gamma, "sharp").map for gamma in (0.0, 1.0)]
     assert_close(details(first).with_density(0.25, "sharp").map, 0.75 * ends[0] + 0.25 * ends[1])
     with pytest.raises(errors.RecipeError, match="got gamma=2"):
         details(first).with_density(2)
 
 
+def test_densities_share_one_search(tiny_vit: nn.Module, images: Tensor) -> None:
+    recipes = [
+        f"mda({QUICK}{options})" for options in ("", ", gamma=0.5", ", gamma=1.0, kappa=0.1", ", output='smooth'")
+    ]
+    with counting() as meter:
+        together = sightline.explain(tiny_vit, images, recipes, target=1)
+    for recipe, attribution in zip(recipes, together, strict=True):
+        alone = sightline.explain(tiny_vit, images, recipe, target=1)
+        assert_close(attribution.values, alone.values)
+        assert (attribution.recipe, attribution.passes, attribution.enlarge) == (
+            alone.recipe, alone.passes, alone.enlarge)  # fmt: skip
+        assert attribution.passes.forward == meter.passes.forward  # the search counts with each, and was made once
+
+
+# ---- a search below its seed, and baselines --------------------------------------------------------------------------
+
+
+class Pair(nn.Module):
+    """The first class needs two cells of three at once, so no single cell raises its score."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.ones(1))
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        cells = F.adaptive_avg_pool2d(images.square().mean(dim=1), (4, 4)).flatten(1) * self.weights
+        score = 12 * (cells[:, 5] * cells[:, 10]) + 0.6 * cells[:, :4].sum(dim=1) - 6
+        return torch.stack([score, -score], dim=1)
+
+
+class Known:
+    """A seed that knows the two cells."""
+
+    def attribute(self, inputs: Tensor, target: Any) -> Tensor:
+        values = torch.linspace(0.5, 0.0, 16, dtype=inputs.dtype)
+        values[5], values[10] = 2.0, 1.5
+        return F.interpolate(values.view(1, 1, 4, 4), size=(48, 48), mode="nearest").expand(len(inputs), 3, 48, 48)
+
+
+def test_a_seed_that_the_search_ends_below_keeps_its_order() -> None:
+    model = sightline.adapt(Pair())
+    seed = as_method(Known())
+    method = MetricDriven(seed=seed, cells=4, steps=16, tie="index", window=16)
+    with torch.no_grad(), pytest.warns(errors.SightlineWarning, match="search ended below its own seed for 1 of 1"):
+        kept = details(method(model, CHEQUERED, Logit(0))).images[0]
+    assert kept.kept_seed
+    assert kept.search.order[:2] == (5, 10)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exact = details(replace(method, search="exact")(model, CHEQUERED, Logit(0))).images[0]
+    assert not exact.kept_seed
+    assert exact.search.order != kept.search.order
+
+    def quality(image: Any) -> float:
+        pixels = image.segments.paint(torch.from_numpy(image.sparse))[None]
+        scores = sightline.evaluate(model, CHEQUERED, pixels, ["insertion_mda(step=144)", "deletion_mda(step=144)"], 0)
+        return float(scores["insertion_mda(step=144)"] - scores["deletion_mda(step=144)"])
+
+    assert quality(kept) > quality(exact)
+
+
+def test_baselines_are_those_that_are_named(tiny_vit: nn.Module, images: Tensor) -> None:
+    adapter = sightline.adapt(tiny_vit)
+    target = scored(Logit(1), "probability", adapter)
+    with torch.no_grad():
+        black, zero = adapter.normalise(torch.zeros_like(images)), torch.zeros_like(images)
+        for start, end, first, last in (("black", "zero", black, zero), ("zero", "black", zero, black)):
+            for row, found in enumerate(find_endpoints(adapter, images, target, start, end)):
+                assert_close(found.blurred, first[row])
+                assert_close(found.blank, last[row])
+                assert found.blur == pytest.approx(float(target(adapter(first))[row]))
+                assert found.side == 0
+        both = find_endpoints(adapter, images, target, "blur", "blur")[0]
+        assert_close(both.blurred, both.blank)
+    orders = {
+        details(each).images[0].search.order
+        for each in sightline.explain(
+            tiny_vit,
+            images[:1],
+            [
+                f"mda(seed=None, steps=5, insertion='{i}', deletion='{d}')"
+                for i in ("blur", "zero")
+                for d in ("blur", "zero")
+            ],
+            target=1,
+        )
+    }
+    assert len(orders) > 1
+
+
 def test_sharp_maps_lie_on_the_patches_and_smooth_ones_on_the_pixels(tiny_vit: nn.Module, images: Tensor) -> None:
-    sharp = sightline.explain(tiny_vit, images, f"mda({QUICK}, output='sharp')", target=1)
-    smooth = sightline.explain(tiny_vit, images, f"mda({QUICK})", target=1)
+    sharp = sightline.explain(tiny_vit, images, f"mda({QUICK})", target=1)
+    smooth = sightline.explain(tiny_vit, images, f"mda({QUICK}, output='smooth')", target=1)
     assert sharp.map.shape == (2, 4, 4)
     assert smooth.map.shape == (2, 32, 32)
     assert smooth.map.amin() >= sharp.map.amin()
     assert smooth.map.amax() <= sharp.map.amax()
     assert torch.corrcoef(torch.stack([smooth.map[0].flatten(), sharp.pixels()[0].flatten()]))[0, 1] > 0.8
-    pieces = sightline.explain(tiny_vit, images, f"mda({QUICK}, output='sharp', segments='slic')", target=1)
+    pieces = sightline.explain(tiny_vit, images, f"mda({QUICK}, segments='slic')", target=1)
     assert pieces.map.shape == (2, 32, 32)
+
+
+def test_patches_that_were_searched_are_what_metrics_see(tiny_vit: nn.Module, images: Tensor) -> None:
+    """A sharp map is enlarged as the patches it was searched on; a smooth one has nothing to enlarge."""
+    sharp = sightline.explain(tiny_vit, images, f"mda({QUICK})", target=1)
+    painted = torch.stack([image.segments.paint(torch.from_numpy(image.sparse)) for image in details(sharp).images])
+    assert sharp.enlarge == "nearest"
+    assert_close(sharp.pixels(), painted)
+    scores = [sightline.evaluate(tiny_vit, images, maps, "deletion(step=64)", target=1) for maps in (sharp, painted)]
+    assert_close(scores[0]["deletion(step=64)"], scores[1]["deletion(step=64)"])
+    assert not torch.equal(sharp.pixels("bilinear"), painted)
+
+
+def test_patches_that_leave_a_rest_are_painted(tiny_vit: nn.Module, images: Tensor) -> None:
+    """Where the last patches are larger, enlarging the grid would move every edge; the map lies on the pixels then."""
+    refined = details(sightline.explain(tiny_vit, images[:1], f"mda({QUICK})", target=1))
+    wider = grid_segments((32, 32), (4, 4), (7, 7))
+    uneven = replace(refined, images=(replace(refined.images[0], segments=wider),)).with_density(0.0)
+    assert uneven.map.shape == (1, 32, 32)
+    assert_close(uneven.map[0], wider.paint(torch.from_numpy(refined.images[0].sparse)))
 
 
 def test_fast_takes_at_most_half_the_passes() -> None:
     weights = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) / 20
     model = sightline.adapt(Additive(weights))
     spent, orders = {}, {}
-    for search in ("exact", "fast"):
+    for search, options in (("exact", ""), ("fast", "search='fast', ")):
         with torch.no_grad(), counting() as meter:
-            method = parse(f"mda(seed=random, search='{search}', cells=14)")
+            method = parse(f"mda(seed=random, {options}cells=14)")
             orders[search] = details(method(model, CHEQUERED[..., :28, :28], Logit(0))).images[0].search.order
         spent[search] = meter.passes.forward + meter.passes.backward
     assert spent["fast"] <= spent["exact"] / 2
@@ -319,7 +437,7 @@ def test_works_on_any_model_and_target(tiny_cnn: nn.Module, images: Tensor) -> N
                     model, images, f"mda(seed=None, cells=3, steps=4, search='{search}')", target
                 )
                 assert torch.isfinite(attribution.values).all()
-    assert sightline.explain(tiny_cnn, images, "mda(seed=grad_cam, cells=5, steps=4)").map.shape == (2, 32, 32)
+    assert sightline.explain(tiny_cnn, images, "mda(seed=grad_cam, cells=5, steps=4)").map.shape == (2, 5, 5)
 
 
 def test_the_class_decides_and_logit_and_probability_agree(tiny_vit: nn.Module, images: Tensor) -> None:
@@ -338,9 +456,9 @@ def test_recipes() -> None:
 
 
 @pytest.mark.parametrize(("recipe", "message"), [
-    ("mda(gamma=1.5)", "got gamma=1.5; give a number from 0 to 1"),
-    ("mda(tau=-0.1)", "got tau=-0.1; give a number from 0 to 1"),
-    ("mda(per_step=0)", "got per_step=0; give a whole number, 1 or more"),
+    ("mda(gamma=1.5)", "got gamma=1.5; gamma is between 0 and 1"),
+    ("mda(tau=-0.1)", "got tau=-0.1; tau is between 0 and 1"),
+    ("mda(per_step=0)", "got per_step=0; per_step is between 1 and 10000"),
     ("mda(cells=0)", "got cells=0"),
     ("mda(seed=None, window=4)", "got window=4 without a seed"),
     ("mda(search='lazy')", "got search='lazy'"),

@@ -9,9 +9,17 @@ from torch.testing import assert_close
 from sightline import adapt
 from sightline.errors import NumericalError, RecipeError, ShapeError, TargetError
 from sightline.models.passes import counting
-from sightline.perturb.curve import Accuracy, Curve, LabelAccuracy, response_curve, responses, scored
+from sightline.perturb.curve import (
+    Accuracy,
+    Curve,
+    LabelAccuracy,
+    importance_order,
+    ranks,
+    response_curve,
+    responses,
+    scored,
+)
 from sightline.perturb.fill import Black, Blur, Mean, Zero
-from sightline.perturb.order import importance_order, ranks
 from sightline.types import Contrast, Custom, Logit, LogProbability, PerImage, Probability, Value
 
 SIZE = (5, 6)

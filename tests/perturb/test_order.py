@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from sightline.errors import InputError, RecipeError
-from sightline.perturb.order import importance_order, ranks
+from sightline.perturb.curve import importance_order, ranks
 
 # few distinct values, so that ties are the rule
 coarse_maps = st.lists(st.integers(-2, 2), min_size=1, max_size=30).map(lambda v: torch.tensor(v).float()[None, None])

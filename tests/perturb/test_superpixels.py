@@ -14,11 +14,11 @@ from torch.testing import assert_close
 
 import sightline
 from sightline.errors import RecipeError, ShapeError, SightlineError
-from sightline.methods.sampling.kernel_shap import KernelShap
 from sightline.methods.sampling.lime import Lime
 from sightline.methods.sampling.occlusion import Occlusion
 from sightline.methods.sampling.pami import PartitionAndAggregate
-from sightline.methods.sampling.partition_shap import PartitionShap
+from sightline.methods.shapley.kernel_shap import KernelShap
+from sightline.methods.shapley.partition_shap import PartitionShap
 from sightline.perturb.segments import Segments, grid_segments
 from sightline.perturb.superpixels import about, as_option, check_cut, segments_of
 
@@ -101,7 +101,7 @@ def test_a_method_with_labels_is_still_a_value_and_says_what_it_has() -> None:
         (((0, 1), (2, 0.5)), "rows of equally many whole numbers"),
         (3, "choose from grid"),
         (("quickshift", 0), "kernel of 1 pixel or more"),
-        (("felzenszwalb", float("inf")), "at most 3 numbers"),
+        (("felzenszwalb", float("inf")), "choose a finite number"),
     ],
 )
 def test_what_cannot_be_segments_is_refused_in_a_sentence(

@@ -15,7 +15,7 @@ from safetensors.numpy import save
 
 from sightline.bench.store.rows import encode
 from sightline.bench.store.store import Store
-from sightline.bench.table import Table, make_table
+from sightline.bench.tables.table import Table, make_table
 from sightline.bench.unit import Chunk, Manifest, ModelInfo, RunConfig
 from sightline.report.benchmark.gallery import GalleryImage
 from sightline.report.benchmark.page import BenchmarkPage

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,29 +13,6 @@ from sightline.report.benchmark.page import write_benchmark
 
 CONTRAST = Path(__file__).with_name("contrast.js").read_text("utf-8")
 BOARD = ".panel:not([hidden]) table.leader"
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-
-
-def lacking(what: str) -> None:
-    """Skip, but not in CI, which has a browser."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{what} is missing, and CI has it")
-    pytest.skip(f"needs {what}")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        lacking("playwright")
-    program = next(filter(None, map(shutil.which, NAMES)), None)
-    if program is None:
-        lacking("chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

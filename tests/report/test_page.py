@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sightline.audit.verdict import Verdict
+from sightline.audit.panel import Verdict
 from sightline.errors import MissingExtra, OutputError
 from sightline.report import page as page_module
 from sightline.report.charts.curve import SERIES, line_chart
-from sightline.report.page import ExplainPage, ImageSection, MapCard, render_page, write_page
+from sightline.report.page import ExplainPage, ImageSection, MapCard, load_template, render_page, write_page
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 
@@ -204,6 +204,7 @@ def test_a_page_below_a_file_is_an_output_error_and_nothing_is_half_written(tmp_
 
 def test_a_missing_jinja2_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
+    load_template.cache_clear()  # a page was written before, in this process
     with pytest.raises(MissingExtra, match="report"):
         write_page(page(), tmp_path / "page.html")
     assert [found.name for found in tmp_path.iterdir()] == []

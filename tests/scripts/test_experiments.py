@@ -19,7 +19,7 @@ from sightline.errors import RecipeError
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "experiments"
-SCRIPTS = ["behaviour", "contrast_quads", "ablations", "attention_inside"]
+SCRIPTS = ["behaviour", "contrast_quads", "ablations", "attention_inside", "metric_trust"]
 SHAPES = ["--model", "bundled/shapes-vit"]
 
 

@@ -8,13 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sightline.api.explain import as_method, ready
+from sightline.api.explain import as_method
 from sightline.errors import RecipeError
 from sightline.metrics.case import Case
 from sightline.metrics.judge import Scores, judge
 from sightline.metrics.protocols import protocol_metrics
-from sightline.models.families import adapt
-from sightline.models.inputs import as_batch
+from sightline.models.inputs import adapt, as_batch
+from sightline.models.neuron import of_target
+from sightline.models.passes import ready
 from sightline.models.targets import resolve_target
 from sightline.recipe import parse
 from sightline.types import Attribution, Method
@@ -39,7 +40,7 @@ def evaluate(
     Args:
         model: as for `explain`.
         images: as for `explain`, the same images.
-        attribution: what `explain` returned, or any (batch, H, W) tensor at image size.
+        attribution: what `explain` returned, enlarged as it says itself, or any (batch, H, W) tensor at image size.
         metrics: names or recipes, such as ``["insertion", "deletion(step=448)"]``.
         target: as for `explain`; by default what the attribution explained, or the predicted class for a plain tensor.
         masks: (batch, H, W) integers, 1 evidence, 0 background, -1 ignore; only localisation metrics need them.
@@ -49,11 +50,12 @@ def evaluate(
             method are left out where there is none. What else it fixes is in ``PROTOCOLS`` of
             `sightline.metrics.protocols`.
     """
-    adapter = adapt(model)
+    explained = attribution if isinstance(attribution, Attribution) else None
+    maps = explained.pixels() if explained is not None else torch.as_tensor(attribution)
+    if target is None and explained is not None:
+        target = explained.target
+    adapter = of_target(adapt(model), target)
     batch = as_batch(adapter, images)
-    maps = attribution.pixels() if isinstance(attribution, Attribution) else attribution
-    if target is None and isinstance(attribution, Attribution):
-        target = attribution.target
     made_by = _made_by(attribution) if method is None else as_method(method)
     named = [metrics] if isinstance(metrics, str) else list(metrics or ())
     if protocol is not None:
@@ -61,7 +63,8 @@ def evaluate(
     with ready(adapter):
         resolved = resolve_target(target, adapter, batch)
         truth = None if labels is None else tuple(int(label) for label in torch.as_tensor(labels).reshape(-1))
-        return judge(Case(adapter, batch, resolved, maps, masks, truth, made_by), named)
+        enlarge = None if explained is None else explained.enlarge
+        return judge(Case(adapter, batch, resolved, maps, masks, truth, made_by, enlarge), named)
 
 
 def _made_by(attribution: Attribution | Tensor) -> Method | None:

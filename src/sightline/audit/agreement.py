@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from sightline.audit.view import Box
 from sightline.metrics.similarity import spearman
+from sightline.models.inputs import Box
 
 __all__ = ["agreements"]
 

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from torch import Tensor
 
 from sightline import api
 from sightline.audit.agreement import agreements
-from sightline.audit.explained_image import ExplainedImage
-from sightline.audit.panel import reseed, short
+from sightline.audit.panel import ExplainedImage, ScoredMap, map_cost, reseed, short
+from sightline.audit.pictures import dataset_pictures, picture_targets
 from sightline.audit.ranking import rank_image, single_images
-from sightline.audit.scored_map import ScoredMap, map_cost
-from sightline.errors import InputError, SightlineWarning, UnsupportedModel
+from sightline.data.dataset import Dataset
+from sightline.errors import InputError, UnsupportedMethod, UnsupportedModel, warn
 from sightline.extras import require
 from sightline.files import write_by_suffix
 from sightline.models.adapter import Adapter
-from sightline.models.families import adapt
-from sightline.progress import Advance, no_progress, progress_bar
+from sightline.models.inputs import Picture, adapt
+from sightline.progress import Advance, progress_bar
 from sightline.recipe import text
-from sightline.types import Method
+from sightline.types import Enlarge, Method, check_enlarge
 
 __all__ = ["ComparedImage", "Comparison", "Side", "compare", "compare_image", "sides_of"]
 
@@ -42,7 +40,7 @@ class Side:
     @property
     def cost(self) -> float:
         """What one image and one target cost, in forward passes; an estimate, for the time left."""
-        return sum(map_cost(method, self.model) for method in self.methods)
+        return sum(map_cost(method, self.model, fills=False) for method in self.methods)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,17 +136,21 @@ def compare(
     *,
     seed: int | None = None,
     step: int | None = None,
+    enlarge: Enlarge | None = None,
     progress: bool = False,
 ) -> Comparison:
     """Explain images with every model, method and target, score each map, and measure how far the maps agree.
 
     Args:
         models: one model as for `explain`, a list of them, or a dictionary from names to them.
-        images: as for `explain`; paths and PIL images where the models are prepared differently.
+        images: as for `explain`; paths and PIL images where the models are prepared differently. Or a data set, as
+            `sightline.data.open_dataset` returns it, such as quads or a folder with labels.
         methods: recipes or built methods; one that only some models can be explained with is left out for the others.
-        targets: what to explain, each for every model and method; None for each model's predicted class.
+        targets: what to explain, each for every model and method; None for each model's predicted class, or for the
+            classes that the pictures of a data set show.
         seed: of every method that draws random numbers and leaves its seed at the default.
         step: pixels per step of insertion and deletion.
+        enlarge: how cells become pixels, as for `explain`.
         progress: show a progress bar on stderr.
 
     >>> import sightline
@@ -160,46 +162,63 @@ def compare(
     """
     named = [methods] if isinstance(methods, str) else methods
     sides = sides_of(_named_models(models), None if named is None else reseed(named, seed), seed)
-    wanted = list(targets) if isinstance(targets, list | tuple) else [targets]
-    prepared = [list(single_images(side.model, images)) for side in sides]
-    total = sum(side.cost for side in sides) * len(wanted) * len(prepared[0])
+    if enlarge is not None:
+        check_enlarge(enlarge)
+    listed = list(_listed(sides, images, targets))
+    total = sum(side.cost for side in sides) * sum(len(wanted) for *_, wanted in listed)
     compared = []
     with progress_bar(total, "comparing", enabled=progress) as advance:
-        for of_image in zip(*prepared, strict=True):
-            batches = [(side, photograph, batch) for side, (_, photograph, batch) in zip(sides, of_image, strict=True)]
-            compared.append(compare_image(of_image[0][0], batches, wanted, step=step, advance=advance))
+        for name, batches, wanted in listed:
+            compared.append(compare_image(name, batches, wanted, step=step, enlarge=enlarge, advance=advance))
     return Comparison(tuple(compared))
+
+
+Prepared = tuple[Side, Picture | None, Tensor]
+
+
+def _listed(sides: Sequence[Side], images: Any, targets: Any) -> Iterator[tuple[str, list[Prepared], list[Any]]]:
+    """Yield the name of each image, what each model takes of it, and what is explained of it."""
+    given = list(targets) if isinstance(targets, list | tuple) else [targets]
+    if isinstance(images, Dataset):
+        for picture in dataset_pictures(images):
+            prepared = [(side, picture.photograph, picture.batch(side.model)) for side in sides]
+            yield picture.name, prepared, picture_targets(picture, () if targets is None else given)
+        return
+    for of_image in zip(*(single_images(side.model, images) for side in sides), strict=True):
+        yield of_image[0][0], [(side, *row[1:]) for side, row in zip(sides, of_image, strict=True)], given
 
 
 def sides_of(models: Mapping[str, Any], methods: Sequence[Method] | None, seed: int | None = None) -> list[Side]:
     """Pair models with methods; a method that only some of them can be explained with is left out for the others."""
     sides = []
-    refused: dict[str, list[UnsupportedModel]] = {}
+    refused: dict[str, list[UnsupportedMethod | UnsupportedModel]] = {}
     for name, given in models.items():
         model = adapt(given)
         kept = []
         for method in methods or reseed(short(model), seed):
             try:
                 api.check_needs(method, model)
+                method.cost(model)  # an operator that cannot work on this model has none
                 kept.append(method)
-            except UnsupportedModel as error:
+            except (UnsupportedMethod, UnsupportedModel) as error:
                 refused.setdefault(text(method), []).append(error)
         sides.append(Side(name, model, tuple(kept)))
     for refusals in refused.values():
         if len(refusals) == len(sides):
             raise refusals[0]
         for refusal in refusals:
-            warnings.warn(f"left out: {refusal}", SightlineWarning, stacklevel=2)
+            warn(f"left out: {refusal}", stacklevel=2)
     return sides
 
 
 def compare_image(
     name: str,
-    prepared: Sequence[tuple[Side, Image.Image | None, Tensor]],
+    prepared: Sequence[Prepared],
     targets: Sequence[Any] = (None,),
     *,
     step: int | None = None,
-    advance: Advance = no_progress,
+    enlarge: Enlarge | None = None,
+    advance: Advance | None = None,
 ) -> ComparedImage:
     """Explain one image with every model, in the order the methods were asked for."""
     views = []
@@ -207,7 +226,16 @@ def compare_image(
         order = {text(method): position for position, method in enumerate(side.methods)}
         for target in targets:
             explained = rank_image(
-                side.model, batch, side.methods, target, photograph=photograph, name=name, step=step, advance=advance
+                side.model,
+                batch,
+                side.methods,
+                target,
+                photograph=photograph,
+                name=name,
+                step=step,
+                fills=False,
+                enlarge=enlarge,
+                advance=advance,
             )
             maps = tuple(sorted(explained.maps, key=lambda scored: order[scored.recipe]))
             views.append((side.name, replace(explained, maps=maps)))

@@ -1,23 +1,49 @@
-"""The default panel: the methods that are run when the user names none, and which of them are controls."""
+"""One image: the methods that explain it, the map of each scored on that very image, and which map to believe."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Any
 
-from sightline.api.explain import as_method, check_needs
-from sightline.errors import RecipeError
-from sightline.methods.chance.controls import CONTROLS
-from sightline.models.adapter import Adapter
-from sightline.recipe import parts
-from sightline.registry import Spec, is_registered, spec_of
-from sightline.types import Method
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-__all__ = ["CONTROLS", "choose", "is_agnostic", "is_control", "method_specs", "panel_of", "reseed", "short"]
+from sightline.api.explain import as_method, attribute, check_needs, describe
+from sightline.audit.fills import LEFT, Judge, fill_cost
+from sightline.audit.verdict import ClassScore, ExplainedImage, Failure, ScoredMap, Verdict, ranked, verdict
+from sightline.errors import HELD_BACK, RecipeError, SightlineError
+from sightline.methods.chance.controls import CONTROLS
+from sightline.metrics.case import Case, CurveArea
+from sightline.metrics.faithfulness.insertion_deletion import Deletion, Insertion
+from sightline.models.adapter import Adapter
+from sightline.models.inputs import Picture, seen_pixels, view_of
+from sightline.models.passes import ready
+from sightline.models.targets import resolve_target
+from sightline.perturb.curve import Score
+from sightline.progress import Advance
+from sightline.recipe import specs_of, text
+from sightline.registry import Spec
+from sightline.task_targets import Box, Region, target_mask
+from sightline.types import Attribution, Enlarge, Logit, LogProbability, Method, Passes, Probability, Target, Value
+from sightline.word_target import Word
+
+__all__ = [
+    "CONTROLS", "STEPS", "ClassScore", "ExplainedImage", "Failure", "ScoredMap", "Verdict", "choose", "explain_image",
+    "is_agnostic", "is_control", "judge_map", "map_cost", "method_specs", "metric_step", "metrics_of", "panel_of",
+    "ranked", "reseed", "score_map", "short", "verdict", "without_warnings",
+]  # fmt: skip
+
+# ---- the panel ------------------------------------------------------------------------------------------------------
 
 ATTENTION = ("gae", "rollout")
 TOKENS = ("plus(libra(ixg))", "caap(frozen=True)")
+LANGUAGE = ("plus(libra(ixg))", "token_activation_map")  # where attention is causal and no token can be patched
 SPATIAL = ("grad_cam",)  # wherever some layer lies on a grid
 PIXELS = ("ixg",)  # where there are no tokens to start at
 CUTS = ("iia2",)  # where inner layers can be run by themselves
@@ -36,7 +62,7 @@ def choose(model: Adapter) -> list[str]:
     if "attention" in offers:
         chosen += ATTENTION if "gradient" in offers else ATTENTION[1:]
     if "gradient" in offers:
-        chosen += TOKENS if "tokens" in offers else PIXELS
+        chosen += LANGUAGE if "language" in offers else TOKENS if "tokens" in offers else PIXELS
         chosen += SPATIAL if "layers" in offers else ()
         chosen += CUTS if "cuts" in offers else ()
         chosen += GRADIENT
@@ -64,8 +90,7 @@ def panel_of(model: Adapter, methods: Sequence[Any] | str | None = None, seed: i
 
 def method_specs(method: Method) -> list[Spec]:
     """Return the specs of the methods a recipe is made of, its operators left out."""
-    specs = [spec_of(part) for part in parts(method) if is_registered(part)]
-    return [spec for spec in specs if spec.kind == "method"]
+    return [spec for spec in specs_of(method) if spec.kind == "method"]
 
 
 def is_control(method: Method) -> bool:
@@ -94,3 +119,183 @@ def _reseeded(part: Any, seed: int) -> Any:
     if own is not None and isinstance(own.default, int) and changes["seed"] == own.default:
         changes["seed"] = seed
     return replace(part, **changes)
+
+
+# ---- one map --------------------------------------------------------------------------------------------------------
+
+NO_ROOM_FLAG = "insertion has no room"  # the filled image keeps more than half of the class's probability
+STEPS = 28  # of each curve, so 54 forward passes per map and three per image
+BACKWARD = 2.0  # a backward pass takes about as long as two forward ones
+
+Metrics = tuple[CurveArea, CurveArea]  # insertion and deletion
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Hold back what sightline warns of in this thread: a constant map has a flag, which is shown."""
+    token = HELD_BACK.set(True)
+    try:
+        yield
+    finally:
+        HELD_BACK.reset(token)
+
+
+def score_map(
+    model: Adapter,
+    batch: Tensor,
+    method: Method,
+    target: Target,
+    metrics: Metrics,
+    judge: Judge | None = None,
+    *,
+    attribution: Attribution | None = None,
+    enlarge: Enlarge | None = None,
+    known: dict[Hashable, tuple[Any, Passes]] | None = None,
+) -> ScoredMap:
+    """Make the map of one image, unless it is given, and score it; the target is resolved, the model in eval mode.
+
+    `judge` scores it under several fills; `known` is what the image's other maps have computed, see `Case`.
+    """
+    check_needs(method, model)
+    begun = time.perf_counter()
+    with without_warnings():
+        attribution = attribute(model, batch, method, target) if attribution is None else attribution
+    seconds = time.perf_counter() - begun
+    maps = attribution.pixels(enlarge)
+    case = Case(model, batch, target, maps, known=known)
+    if judge is not None:
+        judge.share_with(case)
+    insertion, deletion = (metric(case) for metric in metrics)
+    if known is not None:
+        known.update({key: (value, Passes()) for key, (value, _) in known.items()})  # run once, and counted once
+    curves = {"insertion": insertion.curve, "deletion": deletion.curve}
+    flags = (*attribution.flags[:1], *insertion.flags, *deletion.flags, *_without_room(insertion.curve, metrics[0]))
+    return ScoredMap(
+        recipe=attribution.recipe,
+        map=maps[0].float().cpu().numpy(),
+        insertion=float(insertion.values[0]),
+        deletion=float(deletion.values[0]),
+        curves={name: curve[0].tolist() for name, curve in curves.items() if curve is not None},
+        passes=attribution.passes,
+        seconds=seconds,
+        control=is_control(method),
+        agnostic=is_agnostic(method),
+        flags=tuple(dict.fromkeys(filter(None, flags))),
+        fills=None if judge is None else judge.scores(case),
+    )
+
+
+def _without_room(curve: Tensor | None, insertion: CurveArea) -> tuple[str, ...]:
+    """Say where the fill that insertion starts from leaves the class recognisable, so that it can tell little."""
+    if curve is None or insertion.score != "probability":
+        return ()
+    start, end = float(curve[0, 0]), float(curve[0, -1])
+    return (NO_ROOM_FLAG,) if start > LEFT * end > 0 else ()
+
+
+def judge_map(model: Adapter, batch: Tensor, scored: ScoredMap, target: Target, judge: Judge) -> ScoredMap:
+    """Judge a map that is scored already under several fills; its own curves are not measured again."""
+    case = Case(model, batch, target, torch.from_numpy(scored.map)[None])
+    for metric, name in zip(judge.metrics, ("insertion", "deletion"), strict=True):
+        case.once(metric.curve, partial(torch.tensor, [scored.curves[name]]))
+    return replace(scored, fills=judge.scores(judge.share_with(case)))
+
+
+def metrics_of(model: Adapter, target: Target, step: int) -> Metrics:
+    """Return insertion and deletion of the class's probability, or of the number itself where it has none."""
+    of_class = isinstance(target, Logit | Probability | LogProbability | Value)
+    number = of_class and (isinstance(target, Value) or not model.has_probabilities)
+    score: Score = "logit" if number else "probability"
+    return Insertion(step=step, score=score), Deletion(step=step, score=score)
+
+
+def metric_step(batch: Tensor, steps: int = STEPS) -> int:
+    """Return how many pixels change at a time for a curve of this many steps."""
+    return max(1, -(-batch.shape[-1] * batch.shape[-2] // steps))
+
+
+def map_cost(method: Method, model: Adapter, *, fills: bool = True) -> float:
+    """Return what making and scoring one map costs, in forward passes; an estimate, for the time left."""
+    try:
+        passes = method.cost(model)
+    except SightlineError:  # it will say so itself when it is run
+        passes = Passes()
+    scoring = 2 * (STEPS - 1) + (fill_cost(STEPS, model) if fills else 0)
+    return passes.forward + BACKWARD * passes.backward + scoring
+
+
+# ---- one image ------------------------------------------------------------------------------------------------------
+
+TOP = 5  # classes to name
+
+
+def explain_image(
+    model: Adapter,
+    batch: Tensor,
+    methods: Sequence[Method],
+    target: Any = None,
+    *,
+    photograph: Picture | None = None,
+    name: str = "image",
+    step: int | None = None,
+    fills: bool | None = None,
+    enlarge: Enlarge | None = None,
+    advance: Advance | None = None,
+) -> ExplainedImage:
+    """Explain a batch of one image with every method and score each map on it; `advance` hears what each has cost.
+
+    Maps are judged under several fills where there are several methods, or as `fills` says, and become pixels as
+    `enlarge` says, or each method itself.
+    """
+    maps, failures = [], []
+    several = len(methods) > 1 if fills is None else fills
+    with ready(model):
+        logits = model.check_logits(model.predict(batch))
+        resolved = Logit(int(logits[0].argmax())) if _predicted(target, model) else resolve_target(target, model, batch)
+        explained, top = _classes(model, logits, resolved)
+        step = metric_step(batch) if step is None else step
+        metrics = metrics_of(model, resolved, step)
+        judge = Judge(model, batch, resolved, logits, metrics) if several else None
+        known: dict[Hashable, tuple[Any, Passes]] = {"clean": (logits, Passes())}
+        for method in methods:
+            try:
+                maps.append(score_map(model, batch, method, resolved, metrics, judge, enlarge=enlarge, known=known))
+            except SightlineError as error:
+                failures.append(Failure(text(method), error))
+            if advance is not None:
+                advance(map_cost(method, model, fills=several), text(method))
+    view = view_of(model, batch[0], photograph)
+    rooms = () if judge is None else judge.rooms
+    located = isinstance(resolved, Box | Region)
+    mask = target_mask(resolved, (batch.shape[-2], batch.shape[-1])) if located else None
+    region = None if mask is None else mask.numpy()
+    inputs = _inputs(model, batch, metrics)
+    return ExplainedImage(name, view, explained, top, ranked(maps), tuple(failures), step, rooms, region, inputs)
+
+
+def _inputs(model: Adapter, batch: Tensor, metrics: Metrics) -> dict[str, NDArray[np.uint8]]:
+    """Return what the model sees, and what the two metrics fill it with, as pixels."""
+    insertion, deletion = (metric.curve.fill for metric in metrics)
+    with torch.no_grad():
+        given = {"seen": batch, "insertion": insertion(model, batch), "deletion": deletion(model, batch)}
+        return {name: seen_pixels(model, each)[0].permute(1, 2, 0).numpy() for name, each in given.items()}
+
+
+def _predicted(target: Any, model: Adapter) -> bool:
+    """Tell whether the predicted class is wanted, which the logits at hand name."""
+    return target is None and model.output in ("softmax", "sigmoid")
+
+
+def _classes(model: Adapter, logits: Tensor, target: Target) -> tuple[ClassScore, tuple[ClassScore, ...]]:
+    """Return what is explained, and the likeliest classes."""
+    label = describe(target, model, 1)[0]
+    index = target.index if isinstance(target, Logit | Probability | LogProbability | Value) else None
+    index = index[0] if isinstance(index, tuple) else index
+    if isinstance(target, Word):
+        return ClassScore(None, label, float(replace(target, score="probability")(logits.float())[0])), ()
+    if not model.has_probabilities:
+        return ClassScore(index, label, None), ()
+    shares = model.probabilities(logits.float())[0].tolist()
+    classes = [ClassScore(number, model.label(number), share) for number, share in enumerate(shares)]
+    top = tuple(sorted(classes, key=lambda each: -(each.probability or 0.0))[:TOP])
+    return ClassScore(index, label, None if index is None else shares[index]), top

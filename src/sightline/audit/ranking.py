@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -12,28 +11,23 @@ from typing import Any, overload
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from sightline import api
-from sightline.audit.explained_image import ExplainedImage, explain_image
-from sightline.audit.panel import panel_of
-from sightline.audit.scored_map import map_cost
-from sightline.data.images import read_image
+from sightline.audit.panel import ExplainedImage, ScoredMap, explain_image, map_cost, panel_of
 from sightline.errors import (
     USAGE_ERRORS,
-    SightlineWarning,
     TargetError,
     UnsupportedMethod,
     UnsupportedModel,
+    warn,
 )
 from sightline.extras import require
 from sightline.files import write_by_suffix
 from sightline.models.adapter import Adapter
-from sightline.models.families import adapt
-from sightline.models.inputs import batches_of, is_batches
+from sightline.models.inputs import Picture, adapt, batches_of, is_batches, open_picture
 from sightline.progress import progress_bar
-from sightline.types import Method
+from sightline.types import Enlarge, Method, check_enlarge
 
 __all__ = ["Ranking", "rank", "rank_image", "single_images"]
 
@@ -54,7 +48,7 @@ class Ranking(Sequence[ExplainedImage]):
 
     @property
     def best(self) -> list[str | None]:
-        """Per image, the recipe to believe; None where nothing beats the controls."""
+        """Per image, the recipe to believe; None where nothing beats the controls, or where the fills disagree."""
         return [image.verdict.best for image in self.images]
 
     @property
@@ -63,7 +57,12 @@ class Ranking(Sequence[ExplainedImage]):
         return [image.verdict.sentence for image in self.images]
 
     def to_pandas(self) -> Any:
-        """Return a data frame with one row per image and recipe."""
+        """Return a data frame with one row per image and recipe.
+
+        ``score`` is the mean of insertion minus deletion over the fills that have room, ``low`` and ``high`` its
+        interval over fills and noise draws, ``share`` the share of them under which the map beats the best control,
+        and each ``fill_…`` column the score under one fill.
+        """
         pandas = require("pandas")
         return pandas.DataFrame([row for index, image in enumerate(self.images) for row in _rows(index, image)])
 
@@ -82,6 +81,15 @@ class Ranking(Sequence[ExplainedImage]):
             },
             "a ranking",
         )
+
+    def explore(self, index: int = 0) -> Any:
+        """Return the ranked panel of an image as a widget for notebooks: open a map, scrub, read values.
+
+        Needs the extra ``notebook``; works in Jupyter, VS Code, Colab and marimo, and fetches nothing.
+        """
+        from sightline.report.views import explore_image
+
+        return explore_image(self.images[index])
 
     def _page(self) -> str:
         from sightline.report.views import ranking_page
@@ -119,12 +127,17 @@ def rank(
     *,
     seed: int | None = None,
     step: int | None = None,
+    fills: bool | None = None,
+    enlarge: Enlarge | None = None,
     progress: bool = False,
 ) -> Ranking:
     """Explain images with several methods and rank the maps of each image by insertion minus deletion on that image.
 
     Controls that know nothing of the model are ranked with the default panel; a map is worth believing only where it
-    beats them.
+    beats them. Several maps are judged under several fills, a weak and a strong blur, zero, noise and, on transformers,
+    dropping tokens, since one fill can favour a map for reasons of its own. The verdict is withheld where the first map
+    does not beat the best control under each of them ("contested"), or where most fills leave the class recognisable
+    ("no room").
 
     Args:
         model: as for `explain`.
@@ -132,7 +145,9 @@ def rank(
         methods: recipes or built methods; by default a panel that suits the model, controls included.
         target: as for `explain`.
         seed: of every method that draws random numbers and leaves its seed at the default.
-        step: pixels per step of insertion and deletion; by default 1/28 of the image, 57 passes per map.
+        step: pixels per step of insertion and deletion; by default 1/28 of the image, 54 passes per map.
+        fills: judge under several fills, at most as many passes again; by default where there are several methods.
+        enlarge: how cells become pixels, as for `explain`.
         progress: show a progress bar on stderr.
 
     >>> import sightline
@@ -142,16 +157,29 @@ def rank(
     >>> sightline.rank(model, images, ["grad_cam", "random"]).best
     ['grad_cam']
     """
+    if enlarge is not None:
+        check_enlarge(enlarge)
     adapter = adapt(model)
     panel = panel_of(adapter, methods, seed)
     named = methods is not None
     single = list(single_images(adapter, images))
     targets = _one_each(target, len(single))
-    total = len(single) * sum(map_cost(method, adapter) for method in panel)
+    several = len(panel) > 1 if fills is None else fills
+    total = len(single) * sum(map_cost(method, adapter, fills=several) for method in panel)
     with progress_bar(total, "ranking", enabled=progress) as advance:
         explained = [
             rank_image(
-                adapter, batch, panel, each, named=named, photograph=photo, name=name, step=step, advance=advance
+                adapter,
+                batch,
+                panel,
+                each,
+                named=named,
+                photograph=photo,
+                name=name,
+                step=step,
+                fills=several,
+                enlarge=enlarge,
+                advance=advance,
             )
             for (name, photo, batch), each in zip(single, targets, strict=True)
         ]
@@ -167,29 +195,29 @@ def rank_image(
         if named and isinstance(failure.error, USAGE_ERRORS):
             raise failure.error
         if isinstance(failure.error, UnsupportedMethod | UnsupportedModel):
-            warnings.warn(f"left out {failure.recipe}: {failure.error}", SightlineWarning, stacklevel=2)
+            warn(f"left out {failure.recipe}: {failure.error}", stacklevel=2)
         elif not image.maps:
             raise failure.error
     return image
 
 
-def single_images(model: Adapter, images: Any) -> Iterator[tuple[str, Image.Image | None, Tensor]]:
+def single_images(model: Adapter, images: Any) -> Iterator[tuple[str, Picture | None, Tensor]]:
     """Yield a name, the photograph where there is one, and the prepared batch of one, for each image."""
     count = 0
     for batch in batches_of(images) if is_batches(images) else [images]:
         listed = batch if isinstance(batch, list | tuple) else [batch]
         for given in listed:
             name = Path(given).name if isinstance(given, str | Path) else ""
-            photograph = _photograph(given)
+            photograph = _photograph(model, given)
             for row in api.as_batch(model, [given if photograph is None else photograph]).split(1):
                 yield name or f"image {count}", photograph, row
                 count += 1
 
 
-def _photograph(given: Any) -> Image.Image | None:
+def _photograph(model: Adapter, given: Any) -> Picture | None:
     if isinstance(given, str | Path):
-        return read_image(given)
-    return given if isinstance(given, Image.Image) else None
+        return open_picture(model, given)
+    return given if isinstance(given, Picture) else None
 
 
 def _one_each(target: Any, count: int) -> list[Any]:
@@ -216,6 +244,7 @@ def _rows(index: int, image: ExplainedImage) -> Iterator[dict[str, Any]]:
             "probability": image.target.probability,
             "recipe": scored.recipe,
             "rank": scored.rank,
+            **_judged(scored),
             "ins_del": scored.ins_del,
             "insertion": scored.insertion,
             "deletion": scored.deletion,
@@ -226,3 +255,12 @@ def _rows(index: int, image: ExplainedImage) -> Iterator[dict[str, Any]]:
             "seconds": scored.seconds,
             "flags": "; ".join(scored.flags),
         }
+
+
+def _judged(scored: ScoredMap) -> dict[str, Any]:
+    """Return what a map is ranked by: its score, the interval, the share, and a column for each fill."""
+    if scored.fills is None:
+        return {"score": scored.score}
+    low, high = scored.fills.interval
+    columns = {f"fill_{fill}": value for fill, value in scored.fills.means.items()}
+    return {"score": scored.score, "low": low, "high": high, "share": scored.share, **columns}

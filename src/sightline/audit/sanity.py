@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -15,13 +14,11 @@ from PIL import Image
 from torch import Tensor
 
 from sightline import api
-from sightline.audit.panel import is_agnostic, is_control, panel_of
+from sightline.audit.panel import BACKWARD, Failure, is_agnostic, is_control, panel_of, without_warnings
 from sightline.audit.ranking import single_images
 from sightline.audit.sanity_verdict import FAILS, SanityScores, SanityVerdict, sanity_verdict
-from sightline.audit.scored_map import BACKWARD, Failure
-from sightline.audit.view import view_of
 from sightline.data.shapes import Shapes
-from sightline.errors import USAGE_ERRORS, SightlineError, SightlineWarning
+from sightline.errors import USAGE_ERRORS, SightlineError, warn
 from sightline.extras import require
 from sightline.files import write_by_suffix
 from sightline.metrics.case import Case
@@ -29,11 +26,11 @@ from sightline.metrics.judge import Scores, judge
 from sightline.metrics.sanity.randomisation import random_maps
 from sightline.metrics.similarity import spearman
 from sightline.models.adapter import Adapter
-from sightline.models.families import adapt
+from sightline.models.inputs import adapt, view_of
 from sightline.models.targets import resolve_target
 from sightline.progress import Advance, no_progress, progress_bar
 from sightline.recipe import parse_metric, text
-from sightline.types import Method, Target
+from sightline.types import Enlarge, Method, Target, check_enlarge
 
 __all__ = ["MethodSanity", "SanityCheck", "check_method", "check_methods", "sanity"]
 
@@ -141,6 +138,7 @@ def sanity(
     *,
     stages: int = 5,
     seed: int | None = None,
+    enlarge: Enlarge | None = None,
     progress: bool = False,
 ) -> SanityCheck:
     """Check whether methods depend on the model, the class and the image, with a verdict for each.
@@ -155,6 +153,7 @@ def sanity(
         target: as for `explain`.
         stages: how many randomised models, from the last layers to all.
         seed: of the random weights, and of methods that leave theirs at the default.
+        enlarge: how cells become pixels, as for `explain`.
         progress: show a progress bar on stderr.
 
     >>> import sightline
@@ -162,6 +161,8 @@ def sanity(
     >>> check.failed
     ['sobel']
     """
+    if enlarge is not None:
+        check_enlarge(enlarge)
     adapter = adapt(model)
     panel = panel_of(adapter, methods, seed)
     given = drawn_shapes(DRAWN, seed) if images is None else images
@@ -171,7 +172,15 @@ def sanity(
         resolved = resolve_target(target, adapter, batch)
     with progress_bar(sum(sanity_cost(m, adapter) for m in panel), "checking", enabled=progress) as advance:
         checked, failures = check_methods(
-            adapter, batch, panel, resolved, named=methods is not None, stages=stages, seed=seed or 0, advance=advance
+            adapter,
+            batch,
+            panel,
+            resolved,
+            named=methods is not None,
+            stages=stages,
+            seed=seed or 0,
+            enlarge=enlarge,
+            advance=advance,
         )
     picture = view_of(adapter, batch[0], single[0][1]).picture
     return SanityCheck(adapter.name, len(batch), picture, tuple(checked), tuple(failures))
@@ -192,6 +201,7 @@ def check_methods(
     named: bool = True,
     stages: int = 5,
     seed: int = 0,
+    enlarge: Enlarge | None = None,
     advance: Advance = no_progress,
 ) -> tuple[list[MethodSanity], list[Failure]]:
     """Check one method after the other; what the panel offered in vain is left out, unless nothing remains."""
@@ -200,12 +210,12 @@ def check_methods(
     refusals: list[SightlineError] = []
     for method in methods:
         try:
-            checked.append(check_method(model, batch, method, target, stages, seed))
+            checked.append(check_method(model, batch, method, target, stages, seed, enlarge))
         except USAGE_ERRORS as error:
             if named:
                 raise
             refusals.append(error)
-            warnings.warn(f"left out {text(method)}: {error}", SightlineWarning, stacklevel=2)
+            warn(f"left out {text(method)}: {error}", stacklevel=2)
         except SightlineError as error:
             failures.append(Failure(text(method), error))
         advance(sanity_cost(method, model), text(method))
@@ -215,7 +225,13 @@ def check_methods(
 
 
 def check_method(
-    model: Adapter, batch: Tensor, method: Method, target: Target, stages: int = 5, seed: int = 0
+    model: Adapter,
+    batch: Tensor,
+    method: Method,
+    target: Target,
+    stages: int = 5,
+    seed: int = 0,
+    enlarge: Enlarge | None = None,
 ) -> MethodSanity:
     """Put one method to the test on a batch of images."""
     options = f"stages={stages}, seed={seed}"
@@ -227,7 +243,7 @@ def check_method(
     strip: tuple[Any, ...] = ()
     for first in range(0, len(batch), AT_ONCE):
         rows = range(first, min(first + AT_ONCE, len(batch)))
-        case = _case(model, batch[rows.start : rows.stop], method, target.take(rows))
+        case = _case(model, batch[rows.start : rows.stop], method, target.take(rows), enlarge)
         with api.ready(model):
             scores.append(judge(case, metrics))
             strip = strip or tuple(_first(each) for each in (case.maps, *random_maps(case, stages, seed)))
@@ -255,11 +271,10 @@ def sanity_cost(method: Method, model: Adapter) -> float:
     return 1.0 + passes.forward + BACKWARD * passes.backward
 
 
-def _case(model: Adapter, batch: Tensor, method: Method, target: Target) -> Case:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SightlineWarning)  # a constant map has its own verdict
-        attribution = api.explain(model, batch, method, target=target)
-    return Case(model, batch, target, attribution.pixels(), method=method)
+def _case(model: Adapter, batch: Tensor, method: Method, target: Target, enlarge: Enlarge | None) -> Case:
+    with without_warnings():  # a constant map has its own verdict
+        attribution = api.explain(model, batch, method, target=target, enlarge=enlarge)
+    return Case(model, batch, target, attribution.pixels(), method=method, enlarge=enlarge)
 
 
 def _other_images(maps: Tensor) -> float:

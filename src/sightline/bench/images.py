@@ -25,9 +25,11 @@ def open_images(given: Given, base: str = "") -> Dataset:
 def dataset_of(plan: Plan) -> Given:
     """Return a plan's data set with the plan's limit and seed as options, so that no more is listed than is needed.
 
-    What the data set says itself comes first; a set that has a seed of its own, such as shapes, keeps it.
+    What the data set says itself comes first; a set that has a seed of its own, such as shapes, keeps it. Where models
+    are asked which images to take, the limit is theirs (`sightline.bench.sure_images`).
     """
-    wanted = {"limit": plan.limit, "seed": plan.seed}
+    asked = plan.asks_models
+    wanted = {"limit": None if asked else plan.limit, "seed": plan.seed}
     options = {key: value for key, value in wanted.items() if value is not None}
     given = plan.dataset
     if isinstance(given, Mapping):

@@ -24,7 +24,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from sightline.errors import InputError, RecipeError, SightlineError
 
-__all__ = ["ExpandedPlan", "Plan", "make_plan", "read_plan"]
+__all__ = ["ExpandedPlan", "Layout", "Plan", "make_plan", "read_plan"]
 
 
 def _as_list(value: Any) -> Any:
@@ -32,6 +32,34 @@ def _as_list(value: Any) -> Any:
 
 
 Words = Annotated[list[str], BeforeValidator(_as_list)]
+
+
+class Layout(BaseModel):
+    """How a published table is laid out, so that the report can print it alike.
+
+    Attributes:
+        rows: what goes down, the outermost first.
+        columns: what goes across.
+        cell: the value; or "gain", the value with VAR and by how much per cent that is more than without.
+        error: whether standard errors are printed.
+        seconds: whether there is a column of seconds per image, mean and standard deviation.
+        average: whether gains are averaged over methods, in a row of their own.
+        differences: columns that are one metric less another, by name.
+        scale: what values are multiplied by.
+        digits: after the point.
+    """
+
+    model_config: ClassVar[ConfigDict] = {"extra": "forbid", "frozen": True, "strict": True}
+
+    rows: list[Literal["heading", "model", "method", "metric"]] = Field(["method"])
+    columns: list[Literal["heading", "model", "method", "metric"]] = Field(["model", "metric"])
+    cell: Literal["value", "gain"] = Field("value")
+    error: bool = Field(False)
+    seconds: bool = Field(False)
+    average: bool = Field(False)
+    differences: dict[str, Annotated[list[str], Field(min_length=2, max_length=2)]] = Field({})
+    scale: float = Field(1.0)
+    digits: int = Field(3, ge=0)
 
 
 class Plan(BaseModel):
@@ -55,16 +83,43 @@ class Plan(BaseModel):
     batch: int = Field(8, description="images per unit of work, 1 or more; it decides the last digits", ge=1)
     threads: int = Field(1, description="threads per worker, 1 or more; it decides the last digits", ge=1)
     device: Literal["cpu", "cuda"] = Field("cpu", description="where models run: cpu or cuda")
-    resize: Literal["model", "squash"] = Field(
-        "model", description="'model' for its own preprocessing, 'squash' to its size whatever the shape of the image"
+    resize: Literal["model", "squash", "crop"] = Field(
+        "model",
+        description="'model' for its own preprocessing, 'squash' to its size whatever the shape of the image, 'crop' "
+        "for the short side to its size and the middle of that",
+    )
+    confidence: float | None = Field(
+        None, description="the least probability that every model must give the explained class, 0 to 1", ge=0, le=1
+    )
+    correct: bool = Field(False, description="whether every model must predict the label: true or false")
+    per_class: int | None = Field(
+        None, description="how many images at most of each predicted class are kept of these, 1 or more", ge=1
+    )
+    enlarge: Literal["nearest", "bilinear", "bicubic"] | None = Field(
+        None, description="how maps become pixels: nearest, bilinear or bicubic; left out, as each method says"
     )
     classes: Words = Field([], description="for CLIP models, what to choose between, such as ['cat', 'dog']")
     controls: bool = Field(True, description="whether random, centre, sobel and input_norm run along: true or false")
     maps: bool | int = Field(16, description="how many images keep their maps for the report: true for all, or false")
+    figure: str | dict[str, Any] | None = Field(
+        None,
+        description="a figure in place of a table: its name, such as 'panel', or a table with name and options",
+    )
     title: str = Field("", description="a heading for the report")
     source: str = Field("", description="which published table this is")
     cite: Words = Field([], description="keys into the bibliography")
     notes: Words = Field([], description="what a reader should know")
+    heading: str = Field("", description="what the published table calls this part of it, such as 'COCO'")
+    labels: dict[str, str] = Field({}, description="what the published table calls a recipe, metric or model")
+    layout: Layout | None = Field(None, description="how the published table is laid out")
+    printed: dict[str, dict[str, list[float | str | None]]] = Field(
+        {}, description="the published numbers: for each model and recipe, one for each metric"
+    )
+
+    @property
+    def asks_models(self) -> bool:
+        """Whether its models are asked which images to take."""
+        return self.confidence is not None or self.correct or self.per_class is not None
 
     def expanded(self) -> ExpandedPlan:
         """Return the canonical recipes of a plan that `make_plan` has checked."""
@@ -80,7 +135,9 @@ class ExpandedPlan:
 
 
 def read_plan(path: str | Path, **changes: Any) -> Plan:
-    """Read a plan from a TOML file; `changes` that are not None take the place of its settings.
+    """Read a plan from a TOML file that holds no panels; `changes` that are not None take the place of its settings.
+
+    `sightline.bench.panels.read_plan_file` reads those that do.
 
     Raises:
         InputError: the file cannot be read.
@@ -93,7 +150,7 @@ def read_plan(path: str | Path, **changes: Any) -> Plan:
         raise InputError(f"there is no plan {path}; give a TOML file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"the plan {path} cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no TOML, a number of thousands of digits, deep nesting
         raise RecipeError(f"{path} is not TOML: {error}") from None
     return make_plan({**settings, **{key: value for key, value in changes.items() if value is not None}}, str(path))
 
@@ -120,7 +177,7 @@ def _sentence(mistake: Any) -> str:
     from sightline.registry import unknown
 
     key = str(mistake["loc"][0])
-    if mistake["type"] == "extra_forbidden":
+    if mistake["type"] == "extra_forbidden" and len(mistake["loc"]) == 1:
         names = list(Plan.model_fields)
         return unknown(key, "setting", names, otherwise=f"a plan has {', '.join(names)}")
     meaning = Plan.model_fields[key].description
@@ -153,7 +210,8 @@ def _expanded(plan: Plan) -> tuple[ExpandedPlan, list[str]]:
     from sightline.metrics.protocols import find_protocol
     from sightline.recipe import parse, parse_metric, text
 
-    wrong = [] if plan.metrics or plan.protocol else ["metrics is missing; name one at least, or a protocol"]
+    scored = plan.metrics or plan.protocol or plan.figure is not None
+    wrong = [] if scored else ["metrics is missing; name one at least, or a protocol"]
 
     def canonical_recipes(key: str, recipes: Sequence[str], parse: Callable[[str], object]) -> tuple[str, ...]:
         canonical: dict[str, None] = {}

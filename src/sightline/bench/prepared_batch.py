@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sightline import api
-from sightline.bench.prepare import prepare
+from sightline.api.prepare import prepare
 from sightline.bench.unit import Unit, sentence_of
 from sightline.data.dataset import Dataset
 from sightline.errors import InputError
 from sightline.models.adapter import Adapter
+from sightline.types import Attribution, Passes, probabilities
 
 __all__ = ["PreparedBatch", "group_by_shape", "prepare_batch"]
 
@@ -28,8 +30,11 @@ class PreparedBatch:
         masks: of the same size, None where there is none.
         labels: None where unknown.
         targets: the classes to explain.
+        classes: the classes that each picture shows, None where unknown.
         failures: by id, why an image cannot be scored.
         known_labels: by id, the label of every image that could be read.
+        found: what recipes have in common, computed once for the units of these images; see `SupportsBasis`.
+        known: by the ids of some of these images, what metrics have computed of them whatever the map; see `Case`.
     """
 
     ids: list[str] = field(default_factory=list)
@@ -37,13 +42,17 @@ class PreparedBatch:
     masks: list[Tensor | None] = field(default_factory=list)
     labels: list[int | None] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
+    classes: list[tuple[int, ...] | None] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     known_labels: dict[str, int | None] = field(default_factory=dict)
+    found: dict[Any, tuple[Attribution, float]] = field(default_factory=dict)
+    known: dict[tuple[str, ...], dict[Hashable, tuple[Any, Passes]]] = field(default_factory=dict)
 
     def take(self, indices: Sequence[int]) -> PreparedBatch:
         """Return these images alone."""
-        columns = (self.ids, self.images, self.masks, self.labels, self.targets)
-        return PreparedBatch(*([column[index] for index in indices] for column in columns))  # type: ignore[arg-type]
+        columns = (self.ids, self.images, self.masks, self.labels, self.targets, self.classes)
+        chosen = PreparedBatch(*([column[index] for index in indices] for column in columns))  # type: ignore[arg-type]
+        return replace(chosen, found=self.found, known=self.known)
 
     def drop(self, reasons: dict[int, str]) -> PreparedBatch:
         """Return the batch without these images, their failure noted."""
@@ -71,6 +80,7 @@ def prepare_batch(unit: Unit, model: Adapter, dataset: Dataset) -> PreparedBatch
         batch.images.append(prepared)
         batch.masks.append(mask)
         batch.labels.append(sample.label)
+        batch.classes.append(sample.classes)
     return _with_targets(unit, model, batch)
 
 
@@ -79,9 +89,11 @@ def _with_targets(unit: Unit, model: Adapter, batch: PreparedBatch) -> PreparedB
     reasons: dict[int, str] = {}
     predicted: dict[int, int] = {}
     for indices in group_by_shape(batch.images):
-        classes, failed = _predict(model, batch.images, indices)
-        predicted.update(classes)
+        logits, failed = _predict(model, batch.images, indices)
+        predicted.update({index: int(row.argmax()) for index, row in logits.items()})
         reasons.update(failed)
+        for index, row in logits.items():
+            batch.classes[index] = _likely(batch.classes[index], row, unit.confidence, model)
     batch.targets.extend(
         predicted.get(index, -1) if unit.target == "predicted" else int(batch.labels[index] or 0)
         for index in range(len(batch.images))
@@ -97,8 +109,18 @@ def group_by_shape(images: Sequence[Tensor]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _predict(model: Adapter, images: Sequence[Tensor], indices: list[int]) -> tuple[dict[int, int], dict[int, str]]:
-    """Return the predicted class of each image, and why there is none for the others."""
+def _likely(
+    classes: tuple[int, ...] | None, logits: Tensor, confidence: float, model: Adapter
+) -> tuple[int, ...] | None:
+    """Return the classes of a picture that the model finds as probable as the plan asks."""
+    if classes is None or not confidence:
+        return classes
+    probable = probabilities(logits[None].double(), model.link)[0]
+    return tuple(index for index in classes if probable[index] >= confidence)
+
+
+def _predict(model: Adapter, images: Sequence[Tensor], indices: list[int]) -> tuple[dict[int, Tensor], dict[int, str]]:
+    """Return the logits of each image, and why there are none for the others."""
     try:
         with api.ready(model):
             logits = model.predict(torch.stack([images[index] for index in indices]))
@@ -106,11 +128,10 @@ def _predict(model: Adapter, images: Sequence[Tensor], indices: list[int]) -> tu
         if len(indices) == 1:
             return {}, {indices[0]: sentence_of(error)}
         parts = [_predict(model, images, [index]) for index in indices]
-        return {k: v for classes, _ in parts for k, v in classes.items()}, {
+        return {k: v for known, _ in parts for k, v in known.items()}, {
             k: v for _, failed in parts for k, v in failed.items()
         }
     finite = torch.isfinite(logits).all(dim=-1).tolist()
-    labels = logits.argmax(dim=-1).tolist()
     reason = f"{model.name} returned NaN or infinite logits; check its weights and its precision"
-    classes = {index: int(label) for index, label, good in zip(indices, labels, finite, strict=True) if good}
-    return classes, {index: reason for index, good in zip(indices, finite, strict=True) if not good}
+    known = {index: row for index, row, good in zip(indices, logits, finite, strict=True) if good}
+    return known, {index: reason for index, good in zip(indices, finite, strict=True) if not good}

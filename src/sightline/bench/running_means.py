@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sightline.bench.store.rows import FAILED
-from sightline.bench.traits import direction_of
+from sightline.bench.tables.traits import direction_of
 
-__all__ = ["Failure", "RunningMean", "RunningMeans"]
+__all__ = ["Failure", "Moments", "RunningMean", "RunningMeans", "moments_of"]
 
-NEEDED = ("model", "recipe", "metric", "image", "value", "flag")
+NEEDED = ("unit", "model", "recipe", "metric", "image", "value", "flag")
+Cell = tuple[str, str, str]  # model, recipe, metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,42 +49,106 @@ class Failure:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count, mean and sum of squared differences from the mean: enough to put means together.
+
+    >>> moments_of([1.0, 2.0]) + moments_of([6.0])
+    Moments(count=3, mean=3.0, squares=14.0)
+    """
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def __add__(self, other: Moments) -> Moments:
+        count = self.count + other.count
+        if not self.count or not other.count:
+            return self if self.count else other
+        apart = other.mean - self.mean
+        mean = (self.count * self.mean + other.count * other.mean) / count
+        return Moments(count, mean, self.squares + other.squares + apart**2 * self.count * other.count / count)
+
+
+def moments_of(values: Iterable[float]) -> Moments:
+    """Return the moments of those values that are numbers, by exactly rounded sums, whatever their order."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return Moments()
+    mean = math.fsum(known) / len(known)
+    return Moments(len(known), mean, math.fsum((value - mean) ** 2 for value in known))
+
+
 @dataclass
 class RunningMeans:
-    """Values by model, recipe and metric, then image; a row that comes twice counts once."""
+    """Means by model, recipe and metric; a unit that comes twice counts once, and replaces what had failed before.
 
-    values: dict[tuple[str, str, str], dict[str, float]] = field(default_factory=dict)
-    failures: dict[tuple[str, str, str], Failure] = field(default_factory=dict)
+    Attributes:
+        scored: moments of all units whose every image was scored.
+        apart: by unit, moments of those with failures, which may be computed again.
+        failures: images that could not be scored.
+        units: keys of the units in `scored`.
+    """
+
+    scored: dict[Cell, Moments] = field(default_factory=dict)
+    apart: dict[str, dict[Cell, Moments]] = field(default_factory=dict)
+    failures: dict[Cell, Failure] = field(default_factory=dict)
+    units: set[str] = field(default_factory=set)
 
     def add(self, table: Any) -> bool:
         """Add the rows of a unit, a pyarrow table; return whether all of its images were scored."""
-        failed: dict[tuple[str, str, str], Failure] = {}
-        for row in table.select(NEEDED).to_pylist():
-            model, recipe, metric, image = (row[name] for name in NEEDED[:4])
-            self.values.setdefault((model, recipe, metric), {})[image] = row["value"]
+        rows = table.select(NEEDED).to_pylist()
+        unit = rows[0]["unit"]
+        if unit in self.units:
+            return True
+        values: dict[Cell, list[float]] = {}
+        failed: dict[Cell, Failure] = {}
+        for row in rows:
+            model, recipe, metric, image = (row[name] for name in NEEDED[1:5])
+            values.setdefault((model, recipe, metric), []).append(row["value"])
             if row["flag"].startswith(FAILED):
                 failed[model, recipe, image] = Failure(model, recipe, image, row["flag"].removeprefix(FAILED))
             self.failures.pop((model, recipe, image), None)
         self.failures.update(failed)
+        moments = {cell: moments_of(own) for cell, own in values.items()}
+        if failed:
+            self.apart[unit] = moments
+        else:
+            self.apart.pop(unit, None)
+            self.add_scored({unit}, moments)
         return not failed
+
+    def add_scored(self, units: Iterable[str], moments: dict[Cell, Moments]) -> None:
+        """Add the moments of units that are not there yet and whose every image was scored."""
+        self.units.update(units)
+        for cell, own in moments.items():
+            self.scored[cell] = self.scored.get(cell, Moments()) + own
+
+    def merge(self, other: RunningMeans) -> None:
+        """Add what another has counted, of units that are not counted here or that failed here."""
+        for unit in (*other.units, *other.apart):
+            self.apart.pop(unit, None)
+        self.add_scored(other.units, other.scored)
+        self.apart.update(other.apart)
+        self.failures.update(other.failures)
 
     def ranked(self) -> list[RunningMean]:
         """Return every mean, models and metrics in the order they came, best recipe first."""
-        means = [_mean(*key, values.values()) for key, values in self.values.items()]
+        together = dict(self.scored)
+        for moments in self.apart.values():
+            for cell, own in moments.items():
+                together[cell] = together.get(cell, Moments()) + own
+        means = [_mean(*cell, moments) for cell, moments in together.items()]
         order = {key: index for index, key in enumerate(dict.fromkeys((mean.model, mean.metric) for mean in means))}
         return sorted(means, key=lambda mean: (order[mean.model, mean.metric], _sort_value(mean), mean.recipe))
 
 
-def _mean(model: str, recipe: str, metric: str, values: Iterable[float]) -> RunningMean:
-    """Average values that are numbers; exactly rounded sums, so that their order does not matter."""
-    known = [value for value in values if math.isfinite(value)]
-    if not known:
+def _mean(model: str, recipe: str, metric: str, moments: Moments) -> RunningMean:
+    count = moments.count
+    if not count:
         return RunningMean(model, recipe, metric, math.nan, math.nan, 0)
-    count = len(known)
-    mean = math.fsum(known) / count
-    squares = math.fsum((value - mean) ** 2 for value in known)
-    standard_error = math.sqrt(squares / (count - 1) / count) if count > 1 else math.nan
-    return RunningMean(model, recipe, metric, mean, standard_error, count)
+    standard_error = math.sqrt(moments.squares / (count - 1) / count) if count > 1 else math.nan
+    return RunningMean(model, recipe, metric, moments.mean, standard_error, count)
 
 
 def _sort_value(mean: RunningMean) -> float:

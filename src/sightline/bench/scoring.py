@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,12 +14,16 @@ from sightline import api
 from sightline.bench.prepared_batch import PreparedBatch, group_by_shape
 from sightline.bench.store.rows import FAILED, failed_rows, make_row
 from sightline.bench.unit import Unit, sentence_of
+from sightline.methods.basis import SupportsBasis
 from sightline.metrics.case import Case, Metric
 from sightline.metrics.judge import judge
 from sightline.models.adapter import Adapter
+from sightline.models.targets import resolve_target
+from sightline.models.tasks.reading import NEEDED as TASKS
 from sightline.recipe import parse, parse_metric
 from sightline.registry import spec_of
-from sightline.types import Logit, Method
+from sightline.task_targets import Box, Region
+from sightline.types import Attribution, Enlarge, Logit, Method, PerImage, Target, check_enlarge
 
 __all__ = ["score_unit"]
 
@@ -37,7 +41,7 @@ class Score:
 
 def score_unit(
     unit: Unit, model: Adapter, batch: PreparedBatch, versions: str = "{}"
-) -> tuple[list[Row], dict[str, Tensor]]:
+) -> tuple[list[Row], dict[str, Attribution]]:
     """Explain and score the images of a unit: one row per image and metric in the unit's order, and the maps to keep.
 
     Where the images cannot be done together they are done one by one, so that only those fail that must.
@@ -63,15 +67,15 @@ class _UnitScoring:
     metrics: dict[str, Metric]
     versions: str
     rows: dict[str, list[Row]] = field(default_factory=dict)
-    maps: dict[str, Tensor] = field(default_factory=dict)
+    maps: dict[str, Attribution] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
     def explain(self, batch: PreparedBatch) -> None:
         """Explain and score some images; each alone where they fail together; note the reason where one fails alone."""
-        images, target = torch.stack(batch.images), Logit(tuple(batch.targets))
-        started = time.perf_counter()
+        images = torch.stack(batch.images)
         try:
-            attribution = api.explain(self.model, images, self.method, target=target)
+            target = self._target(batch, images)
+            attribution, seconds = self._explained(batch, images, target)
             pixels = attribution.pixels()
         except Exception as error:
             if len(images) == 1:
@@ -80,8 +84,8 @@ class _UnitScoring:
                 for index in range(len(images)):
                     self.explain(batch.take([index]))
             return
-        seconds = time.perf_counter() - started
-        scores, forward = _score_all(_Cases(self.model, images, target, pixels, batch, self.method), self.metrics)
+        cases = _Cases(self.model, images, target, pixels, batch, self.method, attribution.enlarge)
+        scores, forward = _score_all(cases, self.metrics)
         shared = {
             "forward": attribution.passes.forward / len(images),
             "backward": attribution.passes.backward / len(images),
@@ -89,12 +93,48 @@ class _UnitScoring:
             "seconds": seconds / len(images),
         }
         for index, image in enumerate(batch.ids):
-            self.maps[image] = attribution.map[index]
-            known = shared | {"label": batch.labels[index], "target": batch.targets[index]}
+            self.maps[image] = replace(attribution[index], seen=None, details=None)
+            explained = _class_of(target.take([index]), batch.targets[index])
+            known = shared | {"label": batch.labels[index], "target": explained}
             self.rows[image] = [
                 self._row(name, image, known, by_image[index], attribution.flags[index])
                 for name, by_image in scores.items()
             ]
+
+    def _target(self, batch: PreparedBatch, images: Tensor) -> Target:
+        """Return the classes to explain, and those that the pictures show where that is known of all.
+
+        Of a segmentation it is the region of each label, of a detector its surest box; the largest region and the
+        surest box of all where the plan explains what is predicted.
+        """
+        if self.model.declared_output in TASKS:
+            wanted = [None if self.unit.target == "predicted" else label for label in batch.targets]
+            with api.ready(self.model):
+                return resolve_target(wanted, self.model, images)
+        shown = tuple(classes for classes in batch.classes if classes is not None)
+        return Logit(tuple(batch.targets), classes=shown if len(shown) == len(batch.targets) else None)
+
+    def _explained(self, batch: PreparedBatch, images: Tensor, target: Target) -> tuple[Attribution, float]:
+        """Return the attribution and the seconds it took."""
+        if isinstance(self.method, SupportsBasis):
+            found, seconds = self._basis(self.method.basis, batch, images, target)
+            made = replace(self.method.from_basis(found), passes=found.passes, target=found.target, labels=found.labels)
+            attribution = api.finished(made, self.method, self.model)
+        else:
+            started = time.perf_counter()
+            attribution = api.explain(self.model, images, self.method, target=target)
+            seconds = time.perf_counter() - started
+        enlarge = check_enlarge(self.unit.enlarge) if self.unit.enlarge else attribution.enlarge
+        return replace(attribution, enlarge=enlarge), seconds
+
+    def _basis(self, basis: Method, batch: PreparedBatch, images: Tensor, target: Target) -> tuple[Attribution, float]:
+        """Return the attribution that recipes have in common, computed for the first of them, and its seconds."""
+        key = (basis, tuple(batch.ids))
+        if key not in batch.found:
+            started = time.perf_counter()
+            attribution = api.explain(self.model, images, basis, target=target)
+            batch.found[key] = attribution, time.perf_counter() - started
+        return batch.found[key]
 
     def _row(self, metric: str, image: str, known: Row, score: Score, flag: str) -> Row:
         """Return one row; what is wrong with the map is said once, and not beside a failure."""
@@ -103,16 +143,27 @@ class _UnitScoring:
         return make_row(self.unit, self.unit.key, metric, image, self.versions, **known, **scored)
 
 
+def _class_of(target: Target, otherwise: int) -> int:
+    """Return the label of the region or the box that was explained of one image."""
+    if isinstance(target, PerImage):
+        (target,) = target.targets
+    if isinstance(target, Box):
+        return target.label_of()
+    label = target.label if isinstance(target, Region) else otherwise
+    return label[0] if isinstance(label, tuple) else int(label)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
 class _Cases:
     """Maps to be scored, all together or a few of them."""
 
     model: Adapter
     images: Tensor
-    target: Logit
+    target: Target
     pixels: Tensor
     batch: PreparedBatch
     method: Method
+    enlarge: Enlarge
 
     def of(self, indices: Sequence[int]) -> Case:
         """Return the case of these images; with masks where all of them have one."""
@@ -120,7 +171,9 @@ class _Cases:
         masks = [mask for row in rows if (mask := self.batch.masks[row]) is not None]
         given = torch.stack(masks) if len(masks) == len(rows) else None
         target, labels = self.target.take(rows), self._labels(rows)
-        return Case(self.model, self.images[rows], target, self.pixels[rows], given, labels, self.method)
+        pixels, images = self.pixels[rows], self.images[rows]
+        known = self.batch.known.setdefault(tuple(self.batch.ids[row] for row in rows), {})
+        return Case(self.model, images, target, pixels, given, labels, self.method, self.enlarge, known)
 
     def _labels(self, indices: Sequence[int]) -> tuple[int, ...] | None:
         """Return the labels, the explained class where one is missing; None where all are."""

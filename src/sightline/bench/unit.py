@@ -35,8 +35,10 @@ class RunConfig:
         seed: of the run, in every row.
         threads: of a worker; together with the chunk of images it decides the last digits.
         device: cpu or cuda.
-        resize: "model" for its own preprocessing, or "squash".
+        resize: "model" for its own preprocessing, "squash" or "crop".
         classes: for CLIP models, what to choose between.
+        enlarge: how maps become pixels; empty as each method says.
+        confidence: the least probability of a class that counts as shown by the picture.
     """
 
     dataset: str | dict[str, Any]
@@ -47,10 +49,12 @@ class RunConfig:
     device: str = "cpu"
     resize: str = "model"
     classes: tuple[str, ...] = ()
+    enlarge: str = ""
+    confidence: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
-        return {**asdict(self), "classes": list(self.classes)}
+        return {**_without_defaults(asdict(self), "enlarge", "confidence"), "classes": list(self.classes)}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> RunConfig:
@@ -75,12 +79,14 @@ class Unit:
         seed: of the run.
         threads: of the worker.
         device: cpu or cuda.
-        resize: "model" or "squash".
+        resize: "model", "squash" or "crop".
         classes: for CLIP models.
         maps: how many images of the chunk keep their maps, from the first on.
         version: of sightline.
         source: digests of the source behind the recipe and behind each of the metrics, in this order; empty in a store
             of a version that did not record them.
+        enlarge: how maps become pixels; empty as the method says.
+        confidence: the least probability of a class that counts as shown by the picture.
     """
 
     run: str
@@ -100,6 +106,8 @@ class Unit:
     maps: int
     version: str
     source: tuple[str, ...] = ()
+    enlarge: str = ""
+    confidence: float = 0.0
 
     @property
     def key(self) -> str:
@@ -113,15 +121,21 @@ class Unit:
         return self.source[0], self.source[1 + self.metrics.index(metric)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data; an unknown source is left out, as versions that did not record it wrote it."""
-        lists = {name: list(getattr(self, name)) for name in ("metrics", "images", "classes", "source")}
-        return {name: value for name, value in (asdict(self) | lists).items() if name != "source" or value}
+        """Return it as plain data; what versions before it did not record is left out where it says nothing."""
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        lists = {name: list(plain[name]) for name in ("metrics", "images", "classes", "source")}
+        return _without_defaults(plain | lists, "source", "enlarge", "confidence")
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Unit:
         """Read it back."""
         lists = {name: tuple(data.get(name, ())) for name in ("metrics", "images", "classes", "source")}
         return cls(**data | lists)
+
+
+def _without_defaults(data: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Leave out those of the named entries that are empty, so that keys stay what they were before there were any."""
+    return {name: value for name, value in data.items() if name not in names or value}
 
 
 def key_of(data: Any) -> str:
@@ -266,14 +280,21 @@ class Manifest:
         So the recipes stay comparable while the run is under way, and a worker reads each chunk once.
         """
         for model in self.models:
-            kept = len(self.images) if self.plan["maps"] is True else int(self.plan["maps"])
-            for chunk in self.chunks:
-                maps = min(kept, len(chunk.images))
-                kept -= maps
+            for chunk, maps in zip(self.chunks, self.kept_maps(), strict=True):
                 for recipe in model.recipes:
-                    yield self._unit(model, recipe, chunk, maps)
+                    yield self.unit(model, recipe, chunk, maps)
 
-    def _unit(self, model: ModelInfo, recipe: str, chunk: Chunk, maps: int) -> Unit:
+    def kept_maps(self) -> list[int]:
+        """Return how many images of each chunk keep their maps: the first ones of the run."""
+        wanted, kept, before = self.plan["maps"], [], 0
+        for chunk in self.chunks:
+            count = len(chunk.images)
+            kept.append(count if wanted is True else min(max(int(wanted) - before, 0), count))
+            before += count
+        return kept
+
+    def unit(self, model: ModelInfo, recipe: str, chunk: Chunk, maps: int) -> Unit:
+        """Return one unit; `maps` is how many of the chunk's images keep their maps."""
         config = self.config
         return Unit(
             run=self.name,
@@ -293,6 +314,8 @@ class Manifest:
             maps=maps,
             version=self.version,
             source=self.source.of(recipe, model.metrics),
+            enlarge=config.enlarge,
+            confidence=config.confidence,
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.numpy import save
-from torch import Tensor, nn
+from torch import nn
 
 from sightline import api
 from sightline.bench.images import open_images
@@ -23,12 +23,13 @@ from sightline.bench.source_digest import digest_sources
 from sightline.bench.store.rows import UnitResult, encode, failed_rows
 from sightline.bench.unit import ModelInfo, RunConfig, Unit, sentence_of
 from sightline.data.dataset import Dataset
-from sightline.errors import InputError, UnsupportedMethod, UnsupportedModel, WeightsError
+from sightline.errors import InputError, RecipeError, UnsupportedMethod, UnsupportedModel, WeightsError
 from sightline.models import zoo
 from sightline.models.adapter import Adapter
+from sightline.models.zoo.ids import versions
 from sightline.recipe import parse, parse_metric
 from sightline.registry import load_plugins, spec_of
-from sightline.versions import versions
+from sightline.types import Attribution
 
 __all__ = ["Worker", "digest_weights", "use_threads"]
 
@@ -54,12 +55,12 @@ class Worker:
         supported: dict[str, list[str]] = {"recipes": [], "metrics": []}
         left_out: list[tuple[str, str]] = []
         for recipe in recipes:
+            method = parse(recipe)
             try:
-                method = parse(recipe)
                 api.check_needs(method, model)
-                method.cost(model)  # asks deeper: an operator may find nothing to work on
+                method.cost(model)  # asks deeper: an operator may find nothing to work on, or a block that is not there
                 supported["recipes"].append(recipe)
-            except (UnsupportedModel, UnsupportedMethod) as error:
+            except (UnsupportedModel, UnsupportedMethod, RecipeError) as error:
                 left_out.append((recipe, str(error).partition(" Methods that work")[0]))
         for metric in metrics:
             lacking = sorted(spec_of(parse_metric(metric)).needs - model.offers - {"masks", "method"})
@@ -74,7 +75,7 @@ class Worker:
 
     def compute(self, unit: Unit) -> UnitResult:
         """Compute the rows of a unit; whatever goes wrong is in them."""
-        maps: dict[str, Tensor] = {}
+        maps: dict[str, Attribution] = {}
         with use_threads(unit.threads), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _seed_global_generators(unit.key)
@@ -169,11 +170,15 @@ def digest_weights(model: Adapter) -> str:
     return digest.hexdigest()
 
 
-def _pack_maps(maps: dict[str, Tensor]) -> bytes:
-    """Write maps as safetensors: each divided by its largest size, which float16 could not hold otherwise."""
+def _pack_maps(maps: dict[str, Attribution]) -> bytes:
+    """Write maps as safetensors: each divided by its largest size, which float16 could not hold otherwise.
+
+    The header says how they are enlarged.
+    """
     arrays = {}
-    for image, values in maps.items():
+    for image, attribution in maps.items():
+        values = attribution.map[0]
         largest = float(values.abs().max())
         arrays[image] = (values / largest if largest > 0 else values).to(torch.float16).cpu().contiguous().numpy()
-    packed: bytes = save(arrays)
+    packed: bytes = save(arrays, metadata={"enlarge": next(iter(maps.values())).enlarge})
     return packed

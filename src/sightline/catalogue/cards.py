@@ -10,11 +10,11 @@ import re
 import textwrap
 from dataclasses import dataclass
 
-from sightline.catalogue.calls import read_call
 from sightline.catalogue.options import option_texts, without_options
+from sightline.catalogue.trust import trust_of
 from sightline.citations import keys_of, references
 from sightline.errors import RecipeError
-from sightline.recipe import example, options
+from sightline.recipe import example, options, read_call
 from sightline.registry import METHODS, METRICS, OPERATORS, Spec, unknown
 
 __all__ = ["Card", "card", "description", "formulas", "readable"]
@@ -44,6 +44,7 @@ class Card:
         class_agnostic: whether the map is the same for every class.
         citations: papers by key, a line of text each.
         parity: what the implementation has been checked against.
+        trust: for metrics, how far they can be trusted, measured where the truth is known; empty where it was not.
         command: how to use it on the command line.
         python: how to use it from Python.
     """
@@ -62,6 +63,7 @@ class Card:
     class_agnostic: bool
     citations: dict[str, str]
     parity: str
+    trust: str
     command: str
     python: str
 
@@ -90,6 +92,7 @@ def card(name: str) -> Card:
         class_agnostic=spec.agnostic,
         citations={key: str(known[key]) for key in keys_of([spec]) if key in known},
         parity=spec.parity,
+        trust=trust_of(spec.name) if spec.kind == "metric" else "",
         command=_command(spec, recipe),
         python=_python(spec, recipe),
     )

@@ -16,6 +16,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from sightline.catalogue.aliases import registered_name
 from sightline.catalogue.options import default_text
 from sightline.errors import RecipeError
 from sightline.registry import BaseSpec, load_plugins, registered, unknown
@@ -76,9 +77,10 @@ def find(name: str) -> IndexEntry:
     """
     for read in (_from_source, entries):  # plug-ins are imported only for a name that is not ours
         for kind in KINDS:
-            if name in (by_name := read(kind)):
-                return by_name[name]
-    raise RecipeError(unknown(name, "method", [known for kind in KINDS for known in entries(kind)]))
+            by_name = read(kind)
+            if (known := name if name in by_name else registered_name(name)) in by_name:
+                return by_name[known]
+    raise RecipeError(unknown(name, "method", [every for kind in KINDS for every in entries(kind)]))
 
 
 @cache

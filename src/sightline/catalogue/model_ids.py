@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 __all__ = ["KNOWN", "list_models"]
 
 KNOWN = {
-    "bundled": ("shapes-vit", "shapes-cnn"),
+    "bundled": ("shapes-vit", "shapes-cnn", "shapes-segmenter", "shapes-detector"),
     "package": ("efficientnet_lite0",),
     "timm": (
         "vit_tiny_patch16_224", "vit_small_patch16_224", "vit_base_patch16_224",

@@ -12,55 +12,69 @@ from sightline.cli import console
 from sightline.cli.options import (
     AsJson,
     Classes,
+    Dataset,
     Device,
-    Images,
+    Enlargement,
+    Labels,
+    Limit,
     Methods,
     MetricStep,
     Models,
+    NumClasses,
+    OptionalImages,
     Out,
+    Output,
+    Pretrained,
     Seed,
-    Target,
+    Targets,
+    Templates,
+    Texts,
 )
-from sightline.cli.request import ErrorLog, Request, needed, split_words
+from sightline.cli.request import ErrorLog, Request, require_images
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from sightline.audit.comparison import ComparedImage, Side
-    from sightline.audit.explained_image import ExplainedImage
-    from sightline.cli.staged_output import StagedOutput
+    from sightline.audit.panel import ExplainedImage
+    from sightline.audit.pictures import ImageSource
+    from sightline.cli.request import StagedOutput
 
 __all__ = ["compare"]
 
 
 def compare(
-    paths: Images,
+    paths: OptionalImages = None,
     model: Models = None,
     method: Methods = None,
-    target: Target = None,
+    target: Targets = None,
+    data: Dataset = None,
+    limit: Limit = 8,
+    enlarge: Enlargement = None,
     out: Out = Path("sightline-out"),
     as_json: AsJson = False,
     seed: Seed = None,
     metric_step: MetricStep = None,
     classes: Classes = None,
+    text: Texts = None,
+    template: Templates = None,
     device: Device = "auto",
+    num_classes: NumClasses = None,
+    labels: Labels = None,
+    output: Output = None,
+    pretrained: Pretrained = True,
 ) -> None:
     """Put methods and models side by side in one picture per image, with scores and the agreement of the maps.
 
     Agreement is Spearman's rank correlation of two maps over the part of the image that both models see: 1 when they
     order the pixels alike, 0 when they have nothing to do with each other.
     """
-    request = Request(
-        paths=tuple(paths),
-        models=tuple(model or (needed(None),)),
-        methods=tuple(method or ()),
-        target=target,
-        out=out,
-        seed=seed,
-        step=metric_step,
-        classes=split_words(classes),
-        device=device,
-    )
+    require_images(paths, data)
+    request = Request.of(
+        paths, model, method, classes, target=target, out=out, seed=seed, step=metric_step, device=device,
+        texts=text, templates=template, num_classes=num_classes, labels=labels, output=output, pretrained=pretrained,
+        data=data, limit=limit, enlarge=enlarge,
+    )  # fmt: skip
     outcome = compare_files(request)
     if as_json:
         console.print_json(outcome)
@@ -75,63 +89,66 @@ def compare_files(request: Request) -> dict[str, Any]:
     from sightline import __version__
     from sightline.audit.comparison import sides_of
     from sightline.audit.panel import reseed
-    from sightline.cli.staged_output import staged_output
+    from sightline.cli.request import staged_output
     from sightline.errors import SightlineError, TargetError
 
     methods = reseed(request.methods, request.seed)
     errors = ErrorLog()
     outcome: dict[str, Any] = {"images": [], "errors": errors, "version": __version__}
-    files = request.files(errors.add)
-    if not files:
+    sources = request.sources(errors)
+    if not sources:
         return outcome
     with staged_output(request.out or Path()) as output:
         models = {model_id: request.open_model(model_id) for model_id in request.models}
         sides = sides_of(models, methods or None, request.seed)
-        targets = {side.name: request.target_of(side.model) for side in sides}
-        with console.progress(len(files) * sum(side.cost for side in sides), "comparing") as advance:
-            for path in files:
+        targets = {side.name: request.targets_of(side.model) for side in sides}
+        maps = sum(side.cost * max(1, len(targets[side.name])) for side in sides)
+        with console.progress(len(sources) * maps, "comparing") as advance:
+            for source in sources:
                 try:
-                    image = _compare_file(path, sides, targets, request.step, errors, advance)
+                    image = _compare_one(source, sides, targets, request, errors, advance)
                 except TargetError:
                     raise
                 except SightlineError as error:
-                    errors.add(path, error)
+                    errors.add(source.path, error)
                     continue
-                outcome["images"].append({"path": str(path), **_record(output, path, image)})
+                outcome["images"].append({"path": source.path, **_record(output, source, image)})
     return outcome
 
 
-def _compare_file(
-    path: Path,
+def _compare_one(
+    source: ImageSource,
     sides: Sequence[Side],
-    targets: dict[str, int | None],
-    step: int | None,
+    targets: dict[str, list[Any]],
+    request: Request,
     errors: ErrorLog,
-    advance: console.Advance,
+    advance: console.Advance | None,
 ) -> ComparedImage:
     """Explain one image with every model; what fails on one of them is reported, what cannot work stops the command."""
-    from sightline import api
     from sightline.audit.comparison import ComparedImage, compare_image
-    from sightline.data.images import read_image
+    from sightline.audit.pictures import picture_targets
 
-    photograph = read_image(path)
     views: list[tuple[str, ExplainedImage]] = []
     for side in sides:
-        prepared = [(side, photograph, api.as_batch(side.model, photograph))]
-        image = compare_image(path.name, prepared, [targets[side.name]], step=step, advance=advance)
+        picture = source.read(side.model)
+        prepared = [(side, picture.photograph, picture.batch(side.model))]
+        wanted = picture_targets(picture, targets[side.name])
+        image = compare_image(
+            source.name, prepared, wanted, step=request.step, enlarge=request.enlarge, advance=advance
+        )
         views += image.views
         for name, explained in image.views:
             for failure in explained.failures:
-                errors.add(path, failure.error, f"{failure.recipe} on {name}")
-    return ComparedImage(path.name, tuple(views))
+                errors.add(source.path, failure.error, f"{failure.recipe} on {name}")
+    return ComparedImage(source.name, tuple(views))
 
 
-def _record(output: StagedOutput, path: Path, image: ComparedImage) -> dict[str, Any]:
+def _record(output: StagedOutput, source: ImageSource, image: ComparedImage) -> dict[str, Any]:
     """Write the picture of an image, and return all that is known of it as plain data."""
     from sightline.report.views import comparison_picture
 
-    name = f"{output.subfolder(path.stem)}-compare.png"
-    return {"picture": str(output.png(name, comparison_picture(image), {"image": path.name})), **image.json()}
+    name = f"{output.subfolder(source.stem)}-compare.png"
+    return {"picture": str(output.png(name, comparison_picture(image), {"image": source.name})), **image.json()}
 
 
 def _show(outcome: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -25,10 +26,12 @@ __all__ = [
     "USAGE",
     "Advance",
     "err",
+    "finish",
     "note",
     "out",
     "plain",
     "print_json",
+    "print_json_line",
     "progress",
     "report",
     "show",
@@ -36,6 +39,15 @@ __all__ = [
     "waiting",
 ]
 
+
+def _open_closed_streams() -> None:
+    """Send to nowhere what would be printed where a stream was closed by the caller, as in ``sightline … >&-``."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115  # the lowest free number: the stream's own
+
+
+_open_closed_streams()
 FAILED, USAGE, STOPPED = 1, 2, 130
 WIDE = 200  # columns where stdout is a file or a pipe: a row is a line there
 
@@ -49,9 +61,29 @@ def show(*renderables: RenderableType) -> None:
         out.print(renderable)
 
 
+def finish(code: int) -> int:
+    """Write out what is still buffered and return the exit code; FAILED where it cannot be written.
+
+    Where the reader has gone, as in ``sightline list methods | head -1``, nothing is said.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())  # or Python tries again at its end, and complains
+        return FAILED if isinstance(error, BrokenPipeError) else report(error)
+    return code
+
+
 def print_json(value: object) -> None:
     """Print one JSON object, and nothing else, on stdout; NaN and infinity become null."""
     typer.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def print_json_line(value: object) -> None:
+    """Print one JSON object on a line of its own, at once."""
+    typer.echo(json.dumps(_finite(value), allow_nan=False))
+    sys.stdout.flush()
 
 
 def note(message: str, kind: str = "note") -> None:
@@ -79,6 +111,9 @@ def report(error: BaseException, *, debug: bool = False) -> int:
     if isinstance(error, SightlineError):
         note(str(error), "error")
         return USAGE if isinstance(error, USAGE_ERRORS) else FAILED
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        note("the disk is full, so that the results could not be written; make room", "error")
+        return FAILED
     reason = str(error).strip().split("\n")[0]
     note(f"{type(error).__name__}: {reason}; this is unexpected, run with --debug for the traceback", "error")
     return FAILED
@@ -119,9 +154,12 @@ def waiting(text: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress(total: float, title: str) -> Iterator[Advance]:
-    """Show a bar with the time left on stderr, gone when done; nothing where stderr is no terminal."""
-    with progress_bar(total, title, enabled=err.is_terminal, console=err) as advance:
+def progress(total: float, title: str) -> Iterator[Advance | None]:
+    """Show a bar with the time left on stderr, gone when done; None where stderr is no terminal and nobody sees it."""
+    if not err.is_terminal:
+        yield None
+        return
+    with progress_bar(total, title, console=err) as advance:
         yield advance
 
 

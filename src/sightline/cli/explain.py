@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,65 +13,104 @@ import typer
 
 from sightline.cli import console
 from sightline.cli.options import (
+    Answer,
     AsJson,
     Classes,
+    Dataset,
     Device,
-    Images,
+    Enlargement,
+    Labels,
+    Limit,
     Methods,
     MetricStep,
+    NumClasses,
     OneModel,
+    OptionalImages,
     Out,
+    Output,
+    Pretrained,
+    Prompt,
     Seed,
-    Target,
+    Targets,
+    Templates,
+    Texts,
 )
-from sightline.cli.request import ErrorLog, Request, needed, split_words
+from sightline.cli.request import ErrorLog, Request, require_images
+from sightline.files import check_folder
+from sightline.formatting import format_seconds
 
 if TYPE_CHECKING:
-    from sightline.audit.explained_image import ExplainedImage
-    from sightline.cli.staged_output import StagedOutput
-    from sightline.models.adapter import Adapter
-    from sightline.report.page import ExplainPage, ImageSection
-    from sightline.types import Method
+    from sightline.audit.pictures import ImageSource
+    from sightline.cli.console import Advance
+    from sightline.report.explain_files import FileRun
 
 __all__ = ["explain"]
 
 FEW = 8  # images that get a table each in the terminal
-ON_PAGE = 100  # images; a page with more of them no browser opens gladly
+PER_PAGE = 20  # images; with more of them the page becomes an index and several pages
 
 Page = Annotated[bool, typer.Option("--page/--no-page", help="Write a page with everything, to open in a browser.")]
+PerPage = Annotated[
+    int, typer.Option(metavar="N", min=1, help="With more images than this, an index and pages of so many.")
+]
+Resume = Annotated[
+    bool, typer.Option("--resume/--no-resume", help="Leave out images that a stopped run of this command has done.")
+]
+AsLines = Annotated[
+    bool, typer.Option("--jsonl", help="Print a JSON object per image on stdout, as soon as it is done.")
+]
 
 
 def explain(
-    paths: Images,
+    paths: OptionalImages = None,
     model: OneModel = None,
     method: Methods = None,
-    target: Target = None,
+    target: Targets = None,
+    data: Dataset = None,
+    limit: Limit = 8,
+    enlarge: Enlargement = None,
     out: Out = Path("sightline-out"),
     page: Page = True,
     as_json: AsJson = False,
+    as_lines: AsLines = False,
+    per_page: PerPage = PER_PAGE,
+    resume: Resume = True,
     seed: Seed = None,
     metric_step: MetricStep = None,
     classes: Classes = None,
     device: Device = "auto",
+    text: Texts = None,
+    template: Templates = None,
+    num_classes: NumClasses = None,
+    labels: Labels = None,
+    output: Output = None,
+    pretrained: Pretrained = True,
+    prompt: Prompt = None,
+    answer: Answer = None,
 ) -> None:
     """Explain what a model looked at: a map per method, ranked by how faithful each is on that very image.
 
     Faithful means: the answer comes back early as the pixels a map calls important are put into a blurred image
-    (insertion), and goes early as they are removed (deletion). Controls that know nothing of the model are ranked too;
-    where one of them wins, no map should be believed.
+    (insertion), and goes early as they are removed (deletion), under several ways of removing pixels. Controls that
+    know nothing of the model are ranked too; where one of them wins, or the ways of removing disagree, no map should be
+    believed.
+
+    Each image is written as soon as it is done. A run that was stopped goes on when the same command is given again.
     """
-    request = Request(
-        paths=tuple(paths),
-        models=(needed(model),),
-        methods=tuple(method or ()),
-        target=target,
-        out=out,
-        seed=seed,
-        step=metric_step,
-        classes=split_words(classes),
-        device=device,
-    )
-    outcome = explain_files(request, page=page)
+    require_images(paths, data)
+    request = Request.of(
+        paths, model, method, classes, target=target, out=out, seed=seed, step=metric_step, device=device,
+        texts=text, templates=template, num_classes=num_classes, labels=labels, output=output, pretrained=pretrained,
+        data=data, limit=limit, enlarge=enlarge, prompt=prompt, answer=answer,
+    )  # fmt: skip
+    options: dict[str, Any] = {"page": page, "per_page": per_page, "resume": resume}
+    if as_lines:
+        failed = False
+        for record in _records(request, **options):
+            console.print_json_line(record)
+            failed = failed or "error" in record
+        raise typer.Exit(console.FAILED if failed else 0)
+    outcome = explain_files(request, **options)
     if as_json:
         console.print_json(outcome)
     else:
@@ -79,158 +119,126 @@ def explain(
         raise typer.Exit(console.FAILED)
 
 
-def explain_files(request: Request, *, page: bool = True) -> dict[str, Any]:
+def explain_files(request: Request, *, page: bool = True, **options: Any) -> dict[str, Any]:
     """Explain every image, write overlays and the page, and return what ``--json`` prints.
 
-    A file that cannot be read is reported and the others are done.
+    A file that cannot be read is reported and the others are done. `options` are those of `_records`.
     """
     from sightline import __version__
-    from sightline.audit.panel import reseed
-    from sightline.cli.staged_output import staged_output
-    from sightline.extras import require
-    from sightline.report.page import write_page
 
-    methods = reseed(request.methods, request.seed)  # a typo is found before anything is loaded
-    errors = ErrorLog()
     (model_id,) = request.models
-    outcome: dict[str, Any] = {"model": model_id, "images": [], "page": None, "errors": errors, "version": __version__}
-    files = request.files(errors.add)
-    if not files:
-        return outcome
-    if page:
-        require("jinja2")
-    with staged_output(request.out or Path()) as output:
-        model = request.open_model(model_id)
-        panel = _panel(model, methods, request.seed)
-        images, sections = _explain_all(request, model, panel, files, output, errors, page=page)
-        outcome["images"] = images
-        if images and page:
-            write_page(_page(request, panel, sections), output.staging / "index.html")
-            outcome["page"] = str(output.folder / "index.html")
+    outcome: dict[str, Any] = {"model": model_id, "images": [], "page": None, "errors": [], "version": __version__}
+    for record in _records(request, page=page, **options):
+        outcome["errors" if "error" in record else "images"].append(record)
+    if page and outcome["images"]:
+        outcome["page"] = str((request.out or Path()) / "index.html")
     return outcome
 
 
-def _panel(model: Adapter, methods: Sequence[Method], seed: int | None) -> list[Method]:
-    """Return the methods, refusing those the model cannot be explained with, or the default panel."""
-    from sightline.audit.panel import is_control, panel_of
+def _records(
+    request: Request, *, page: bool = True, per_page: int = PER_PAGE, resume: bool = True
+) -> Iterator[dict[str, Any]]:
+    """Yield what is known of each image as soon as it is written; errors are said on stderr as well."""
+    from sightline.audit.panel import reseed
+    from sightline.report.page import load_template
 
-    panel = panel_of(model, methods or None, seed)
-    if all(is_control(method) for method in panel) and not methods:
-        console.note(f"{model.name} shows nothing of its inside, so only the controls can be run on it")
-    return panel
-
-
-def _explain_all(
-    request: Request,
-    model: Adapter,
-    panel: Sequence[Method],
-    files: Sequence[Path],
-    output: StagedOutput,
-    errors: ErrorLog,
-    *,
-    page: bool,
-) -> tuple[list[dict[str, Any]], list[ImageSection]]:
-    """Explain every image and write its overlays; return the record of each and what the page shows of them."""
-    from sightline import api
-    from sightline.audit.explained_image import explain_image
-    from sightline.audit.scored_map import map_cost
-    from sightline.data.images import read_image
-    from sightline.errors import SightlineError, TargetError
-    from sightline.report.page import image_section
-
-    target = request.target_of(model)
-    cost = sum(map_cost(method, model) for method in panel)
-    names = Counter(path.name for path in files)
-    records: list[dict[str, Any]] = []
-    sections: list[ImageSection] = []
-    with console.progress(len(files) * cost, "explaining") as advance:
-        for path in files:
-            try:
-                photograph = read_image(path)
-                batch = api.as_batch(model, photograph)
-                image = explain_image(
-                    model,
-                    batch,
-                    panel,
-                    target,
-                    photograph=photograph,
-                    name=path.name if names[path.name] == 1 else str(path),
-                    step=request.step,
-                    advance=advance,
-                )
-            except TargetError:
-                raise
-            except SightlineError as error:
-                errors.add(path, error)
-                advance(cost, path.name)
-                continue
-            _report_failures(request, path, image, errors)
-            if image.maps:
-                section = image_section(image)
-                records.append({"path": str(path), **_record(output, path.stem, image, section)})
-                sections += [section] if page and len(sections) < ON_PAGE else []
-    if page and len(records) > len(sections):
-        console.note(f"the page shows the first {len(sections)} of {len(records)} images; the overlays are all there")
-    return records, sections
+    reseed(request.methods, request.seed)  # a typo is found before anything is loaded
+    errors = ErrorLog()
+    sources = request.sources(errors)
+    yield from errors
+    if not sources:
+        return
+    check_folder(request.out or Path())
+    if page:
+        load_template()
+    run = _run(request, sources, page=page, per_page=per_page, resume=resume)
+    done = 0
+    try:
+        with _progress(run) as advance:
+            for record in replace(run, advance=advance):
+                if "error" in record:
+                    _say(record)
+                done += "error" not in record
+                yield record
+    except KeyboardInterrupt:
+        if not done:
+            raise
+        console.note(f"stopped; {done} of {len(run)} images are done, and the same command goes on from there")
+        raise typer.Exit(console.STOPPED) from None
+    if run.resumed:
+        console.note(f"{len(run.resumed)} of {len(run)} images were explained before; --no-resume does them again")
 
 
-def _report_failures(request: Request, path: Path, image: ExplainedImage, errors: ErrorLog) -> None:
-    """Stop at a recipe that cannot work; leave out what the panel offered in vain; report the rest."""
-    from sightline.errors import USAGE_ERRORS, SightlineWarning, UnsupportedMethod, UnsupportedModel
+def _run(request: Request, sources: Sequence[ImageSource], **options: Any) -> FileRun:
+    """Load the model and return the images to explain with it."""
+    from sightline.audit.panel import is_control
+    from sightline.report.explain_files import explain_files as run_of
 
-    for failure in image.failures:
-        if request.methods and isinstance(failure.error, USAGE_ERRORS):
-            raise failure.error
-        if isinstance(failure.error, UnsupportedMethod | UnsupportedModel):
-            warnings.warn(f"left out {failure.recipe}: {failure.error}", SightlineWarning, stacklevel=2)
-        else:
-            errors.add(path, failure.error, failure.recipe)
-
-
-def _record(output: StagedOutput, stem: str, image: ExplainedImage, section: ImageSection) -> dict[str, Any]:
-    """Write an overlay per map, and return all that is known of the image as plain data."""
-    from sightline.cli.staged_output import safe
-
-    folder, width = output.subfolder(stem), len(str(len(image.maps)))
-    record = image.json()
-    for number, (entry, card) in enumerate(zip(record["maps"], section.maps, strict=True), 1):
-        name = f"{folder}/{number:0{width}}-{safe(card.recipe)}.png"
-        entry["overlay"] = str(output.png(name, card.picture, {"recipe": card.recipe, "target": image.target.label}))
-    return record
-
-
-def _page(request: Request, panel: Sequence[Method], sections: Sequence[ImageSection]) -> ExplainPage:
-    from sightline.citations import bibtex_of, specs_of
-    from sightline.recipe import text
-    from sightline.registry import METRICS
-    from sightline.report.page import ExplainPage
-    from sightline.versions import versions
-
-    step = "1/28 of the pixels" if request.step is None else f"{request.step} pixels"
-    notes = {name: f"{METRICS[name].summary} {step} per step." for name in ("insertion", "deletion")}
-    notes["ins_del"] = f"{METRICS['ins_del'].summary} The maps are ranked by it."
-    recipes = [*(text(method) for method in panel), "insertion", "deletion"]
-    return ExplainPage(
-        title="What did the model look at?",
-        model=request.models[0],
-        sections=sections,
+    model = request.open_model(request.models[0])
+    run = run_of(
+        model,
+        sources,
+        request.methods or None,
+        request.targets_of(model),
+        out=request.out or Path(),
+        enlarge=request.enlarge,
+        seed=request.seed,
+        step=request.step,
         command=request.command("explain"),
-        versions=versions(),
-        metric_notes=notes,
-        bibtex=bibtex_of(spec for recipe in recipes for spec in specs_of(recipe)),
+        **options,
     )
+    if not request.methods and all(map(is_control, run.panel)):
+        console.note(f"{model.name} shows nothing of its inside, so only the controls can be run on it")
+    return run
+
+
+def _say(record: dict[str, Any]) -> None:
+    """Report in a sentence what could not be read or explained."""
+    where, error, recipe = record["path"], record["error"], record.get("recipe")
+    sentence = error if where in error else f"{where}: {error}"
+    console.note(f"{recipe} on {sentence}" if recipe else sentence, "error")
+
+
+@contextmanager
+def _progress(run: FileRun) -> Iterator[Advance | None]:
+    """Show a bar with the time left on a terminal; elsewhere a line for every hundredth of many images."""
+    if console.err.is_terminal:
+        with console.progress(len(run) * run.cost, "explaining") as advance:
+            yield advance
+    elif len(run) > FEW:
+        yield _line_per_hundredth(len(run) * run.cost)
+    else:
+        yield None
+
+
+def _line_per_hundredth(total: float) -> Advance:
+    """Return what says how far a run is, where no terminal shows a bar."""
+    begun, spent, said = time.monotonic(), 0.0, 0
+
+    def advance(amount: float, text: str) -> None:
+        nonlocal spent, said
+        spent += amount
+        share = min(int(100 * spent / total + 1e-6), 100)
+        if share > said:
+            said = share
+            left = (time.monotonic() - begun) * (total / spent - 1)
+            console.err.print(f"{share} % done, about {format_seconds(left)} left", markup=False)
+
+    return advance
 
 
 def _show(outcome: dict[str, Any]) -> None:
     """Print a table per image, or a line per image when there are many."""
     from rich.text import Text
 
-    from sightline.cli.tables import image_table, overview
+    from sightline.cli.tables import fill_table, image_table, overview
 
     if len(outcome["images"]) > FEW:
         console.show(overview(outcome["images"]))
     else:
         for image in outcome["images"]:
             console.show(image_table(image), "")
+            if image["fills"]:
+                console.show(fill_table(image), "")
     if outcome["page"] is not None:
         console.show(Text(f"page: {console.plain(outcome['page'])}"))

@@ -15,16 +15,19 @@ from typer.core import TyperGroup
 
 from sightline import __version__
 from sightline.cli import console
-from sightline.cli.bench import bench
-from sightline.cli.card import card
-from sightline.cli.cite import cite
+from sightline.cli.app import app as web_page
+from sightline.cli.benchmark.bench import bench
+from sightline.cli.benchmark.report import report
 from sightline.cli.compare import compare
 from sightline.cli.demo import demo
-from sightline.cli.doctor import doctor
 from sightline.cli.explain import explain
-from sightline.cli.listing import listing
-from sightline.cli.report import report
+from sightline.cli.figures.figure import figure
+from sightline.cli.lookup.card import card
+from sightline.cli.lookup.cite import cite
+from sightline.cli.lookup.doctor import doctor
+from sightline.cli.lookup.listing import listing
 from sightline.cli.sanity import sanity
+from sightline.cli.tune import tune
 
 __all__ = ["app", "main"]
 
@@ -45,7 +48,7 @@ class Group(TyperGroup):
         except (Exception, KeyboardInterrupt) as error:
             code = console.report(error, debug=debug)
         if standalone_mode:
-            sys.exit(code if isinstance(code, int) else 0)
+            sys.exit(console.finish(code if isinstance(code, int) else 0))
         return code
 
     def invoke(self, ctx: Any) -> Any:
@@ -121,10 +124,27 @@ COMMANDS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {
             f"sightline sanity --model {VIT} --images photos/ --method grad_cam --out sanity-out",
         ),
     ),
+    "figure": (
+        figure,
+        LOOK,
+        (
+            f"sightline figure classes desk.jpg --model {VIT} --method ixg --target laptop --target mouse",
+            "sightline figure distribution --data 'shapes(count=2)' --model bundled/shapes-cnn --method grad_cam",
+        ),
+    ),
+    "tune": (
+        tune,
+        LOOK,
+        (
+            f"sightline tune {VIT} photos/ --store tuning.jsonl",
+            "sightline tune bundled/shapes-cnn photos/ --recipe grad_cam --recipe 'ig(steps={10,20,40})'",
+        ),
+    ),
     "report": (report, "Benchmark", ("sightline report runs/first-look", "sightline report runs/first-look --json")),
     "list": (listing, KNOW, ("sightline list methods --family attention", "sightline list models vit_tiny")),
     "card": (card, KNOW, ("sightline card grad_cam",)),
     "cite": (cite, KNOW, ('sightline cite "skip_plus(ixg)" insertion --bibtex',)),
+    "app": (web_page, LOOK, ("sightline app --open", f"sightline app --model {VIT} --port 8080")),
     "demo": (demo, TRY, ("sightline demo --out demo-out",)),
     "doctor": (doctor, TRY, ("sightline doctor", "sightline doctor --json")),
 }

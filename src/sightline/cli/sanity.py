@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sightline.cli import console
-from sightline.cli.options import AsJson, Classes, Device, Methods, OneModel, Seed, Target
-from sightline.cli.request import ErrorLog, Request, needed, split_words
+from sightline.cli.options import (
+    AsJson,
+    Classes,
+    Device,
+    Enlargement,
+    Labels,
+    Methods,
+    NumClasses,
+    OneModel,
+    Output,
+    Pretrained,
+    Seed,
+    Target,
+    Templates,
+    Texts,
+)
+from sightline.cli.request import ErrorLog, Request
 
 if TYPE_CHECKING:
-    from PIL import Image
     from rich.table import Table
 
     from sightline.audit.sanity import SanityCheck
+    from sightline.models.adapter import Adapter
+    from sightline.models.inputs import Picture
 
 __all__ = ["sanity"]
 
@@ -44,12 +61,19 @@ def sanity(
     images: Paths = None,
     count: Count = 4,
     target: Target = None,
+    enlarge: Enlargement = None,
     stages: Stages = 5,
     out: Folder = None,
     as_json: AsJson = False,
     seed: Seed = None,
     classes: Classes = None,
+    text: Texts = None,
+    template: Templates = None,
     device: Device = "auto",
+    num_classes: NumClasses = None,
+    labels: Labels = None,
+    output: Output = None,
+    pretrained: Pretrained = True,
 ) -> None:
     """Find out whether methods depend on the model, the class and the image; a verdict for each.
 
@@ -59,16 +83,11 @@ def sanity(
 
     The exit code is 1 when a method fails that was named, or that is no control.
     """
-    request = Request(
-        paths=tuple(images or ()),
-        models=(needed(model),),
-        methods=tuple(method or ()),
-        target=target,
-        out=out,
-        seed=seed,
-        classes=split_words(classes),
-        device=device,
-    )
+    request = Request.of(
+        images, model, method, classes, target=target, out=out, seed=seed, device=device,
+        texts=text, templates=template, num_classes=num_classes, labels=labels, output=output, pretrained=pretrained,
+        enlarge=enlarge,
+    )  # fmt: skip
     errors = ErrorLog()
     check = check_files(request, errors, count=count, stages=stages)
     pictures = [] if check is None or out is None else _draw(out, check, request.models[0])
@@ -86,10 +105,13 @@ def check_files(request: Request, errors: ErrorLog, *, count: int, stages: int) 
     from sightline.audit.panel import reseed
 
     methods = reseed(request.methods, request.seed)  # a typo is found before anything is loaded
-    images = _read(request, errors) if request.paths else audit.drawn_shapes(count, request.seed)
-    if not images:
+    files = request.files(errors.add)
+    if request.paths and not files:
         return None
     model = request.open_model(request.models[0])
+    images: Sequence[Picture] = _read(model, files, errors) if files else audit.drawn_shapes(count, request.seed)
+    if not images:
+        return None
     check = audit.sanity(
         model,
         images,
@@ -97,6 +119,7 @@ def check_files(request: Request, errors: ErrorLog, *, count: int, stages: int) 
         request.target_of(model),
         stages=stages,
         seed=request.seed,
+        enlarge=request.enlarge,
         progress=console.err.is_terminal,
     )
     for failure in check.failures:
@@ -104,15 +127,15 @@ def check_files(request: Request, errors: ErrorLog, *, count: int, stages: int) 
     return check
 
 
-def _read(request: Request, errors: ErrorLog) -> list[Image.Image]:
+def _read(model: Adapter, files: Sequence[Path], errors: ErrorLog) -> list[Picture]:
     """Read the images; one that cannot be read is reported and the others are used."""
-    from sightline.data.images import read_image
     from sightline.errors import SightlineError
+    from sightline.models.inputs import open_picture
 
     images = []
-    for path in request.files(errors.add):
+    for path in files:
         try:
-            images.append(read_image(path))
+            images.append(open_picture(model, path))
         except SightlineError as error:
             errors.add(path, error)
     return images
@@ -139,13 +162,13 @@ def _json(request: Request, check: SanityCheck | None, pictures: list[Path], err
 
 def _draw(out: Path, check: SanityCheck, model_id: str) -> list[Path]:
     """Write a strip per method: the first image's map, then those of ever more random models."""
-    from sightline.cli.staged_output import safe, staged_output
+    from sightline.cli.request import staged_output
     from sightline.report.views import sanity_strip
 
     pictures = []
     with staged_output(out) as output:
         for method in check.methods:
-            name = f"{output.subfolder(safe(method.recipe))}-sanity.png"
+            name = f"{output.subfolder(method.recipe)}-sanity.png"
             pictures.append(output.png(name, sanity_strip(check, method), {"model": model_id}))
     return pictures
 

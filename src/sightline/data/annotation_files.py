@@ -44,7 +44,7 @@ def read_json(path: Path, keys: Iterable[str]) -> dict[str, Any]:
     """Return a JSON object that has all these keys."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON ({error}); restore it") from error
     missing = [key for key in keys if not isinstance(content, dict) or key not in content]
     if missing:

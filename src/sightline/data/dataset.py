@@ -15,12 +15,11 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sightline.catalogue.calls import Call, is_call, read_call
 from sightline.catalogue.options import check_option, default_text, hints_of, missing_options
 from sightline.data.selection import Dataset, Selection, select
 from sightline.data.source import DATASETS, DatasetSpec, Sample
 from sightline.errors import InputError, RecipeError
-from sightline.recipe import check_names
+from sightline.recipe import Call, check_names, is_call, read_call
 from sightline.registry import nearest
 
 __all__ = ["DATASETS", "Dataset", "DatasetSpec", "Sample", "open_dataset", "options_of"]
@@ -47,8 +46,8 @@ def open_dataset(given: str | Path | Mapping[str, Any], *, base: Path | None = N
         return _open(name, options, base)
     if isinstance(given, Path):
         return _open_path(str(given), {}, base)
-    if not given.strip():
-        raise RecipeError("got an empty text as a data set; write a name, or the path of a folder")
+    if not isinstance(given, str) or not given.strip():
+        raise RecipeError(f"got {given!r} as a data set; write a name, or the path of a folder")
     registered = given.partition("(")[0].strip() in DATASETS
     call = is_call(given) or (registered and given.strip().endswith(")"))
     if not call or (not registered and _find(given, base) is not None):
@@ -123,6 +122,8 @@ def _checked(name: str, key: str, value: Any, hint: Any, base: Path | None) -> A
             return None
         if not isinstance(value, str | Path):
             raise RecipeError(f"{name} got {key}={value!r}; give the path as text")
+        if not str(value).strip():
+            raise RecipeError(f"{name} got {key}={value!r}; give the path, '.' for the current folder")
         path = _find(value, base)
         if path is None:
             raise InputError(f"{name} got {key}={str(value)!r}, which does not exist; check the path, or set {HOME}")

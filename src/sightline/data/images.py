@@ -17,10 +17,13 @@ from sightline.errors import ImageError, InputError
 
 __all__ = [
     "FORMATS",
+    "LONGEST_NAME",
     "MAX_PIXELS",
     "SUFFIXES",
+    "check_file",
     "decode_image",
     "find_images",
+    "open_image",
     "peek_image",
     "read_image",
     "read_indices",
@@ -29,6 +32,7 @@ __all__ = [
 T = TypeVar("T")
 
 MAX_PIXELS = 100_000_000
+LONGEST_NAME = 255  # bytes of a file name, on every common file system
 # Pillow is asked to try these and no other: for an EPS file, whatever its suffix, it would run Ghostscript.
 FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "GIF", "WEBP")
 SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
@@ -47,8 +51,8 @@ def read_image(path: str | Path, *, upright: bool = True) -> Image.Image:
         ImageError: the file is missing, empty, damaged, no image, or larger than MAX_PIXELS.
     """
     path = Path(path)
-    _check_file(path)
-    return _opened(path, path, lambda image: _decoded(path, image, upright))
+    check_file(path)
+    return open_image(path, path, lambda image: _decoded(path, image, upright))
 
 
 def decode_image(data: bytes, name: str, *, upright: bool = True) -> Image.Image:
@@ -59,7 +63,7 @@ def decode_image(data: bytes, name: str, *, upright: bool = True) -> Image.Image
     """
     if not data:
         raise ImageError(f"{name} is empty (0 bytes); restore or replace it")
-    return _opened(io.BytesIO(data), name, lambda image: _decoded(name, image, upright))
+    return open_image(io.BytesIO(data), name, lambda image: _decoded(name, image, upright))
 
 
 def peek_image(path: str | Path) -> tuple[str, tuple[int, int]]:
@@ -69,8 +73,8 @@ def peek_image(path: str | Path) -> tuple[str, tuple[int, int]]:
         ImageError: as read_image does, as far as the header shows it.
     """
     path = Path(path)
-    _check_file(path)
-    return _opened(path, path, lambda image: (image.mode, image.size))
+    check_file(path)
+    return open_image(path, path, lambda image: (image.mode, image.size))
 
 
 def read_indices(path: str | Path) -> NDArray[np.int64]:
@@ -80,8 +84,8 @@ def read_indices(path: str | Path) -> NDArray[np.int64]:
         ImageError: as read_image does, or the file has several channels.
     """
     path = Path(path)
-    _check_file(path)
-    return _opened(path, path, lambda image: _indices(path, image))
+    check_file(path)
+    return open_image(path, path, lambda image: _indices(path, image))
 
 
 def _indices(path: Path, image: Image.Image) -> NDArray[np.int64]:
@@ -90,7 +94,7 @@ def _indices(path: Path, image: Image.Image) -> NDArray[np.int64]:
     return np.asarray(image).astype(np.int64)
 
 
-def _opened(source: Path | io.BytesIO, path: str | Path, use: Callable[[Image.Image], T]) -> T:
+def open_image(source: Path | io.BytesIO, path: str | Path, use: Callable[[Image.Image], T]) -> T:
     """Open an image, check its size and use it; whatever goes wrong becomes one sentence."""
     with warnings.catch_warnings():
         # PIL warns between its own pixel limit and twice that; ours decides, from the header, before decoding
@@ -142,6 +146,7 @@ def find_images(paths: Sequence[str | Path] | str | Path) -> list[Path]:
 
 def _expand(given: str | Path) -> Iterator[Path]:
     path = Path(given)
+    _check_path(path)
     if path.is_file():
         yield path
         return
@@ -162,7 +167,9 @@ def _is_image(name: Path, file: Path) -> bool:
     return not hidden and file.suffix.lower() in SUFFIXES and file.is_file()
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
+    """Refuse what is no file, or an empty one."""
+    _check_path(path)
     if path.is_dir():
         raise ImageError(f"{path} is a folder; give one image file, or list the folder with find_images")
     if not path.exists():
@@ -171,6 +178,14 @@ def _check_file(path: Path) -> None:
         raise ImageError(f"{path} is no regular file; give an image file")
     if path.stat().st_size == 0:
         raise ImageError(f"{path} is empty (0 bytes); restore or replace it")
+
+
+def _check_path(path: Path) -> None:
+    """Refuse what no file system can hold: a name that is too long, a null byte, a loop of links."""
+    try:
+        path.exists()
+    except OSError as error:
+        raise ImageError(f"{str(path)[:40]}… cannot be looked up ({error.strerror}); check the path") from None
 
 
 def _check_size(path: str | Path, width: int, height: int) -> None:

@@ -13,12 +13,13 @@ The folder holds ``images/``, perhaps ``masks/`` (one PNG for each image that ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sightline.data.annotation_files import read_csv
-from sightline.data.images import SUFFIXES
+from sightline.data.images import LONGEST_NAME, SUFFIXES
 from sightline.errors import InputError
 
 __all__ = ["LabelledImage", "read_labels_csv"]
@@ -108,14 +109,17 @@ def _ending(row: Mapping[str, str | None], word: str) -> str | None:
 
 def _number(text: str, where: str) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        raise InputError(f"{where} has {text!r} where a number belongs; correct it") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{where} has {text!r} where a number belongs; correct it")
+    return number
 
 
 def _find(folder: Path, name: str, where: str) -> Path:
     """Return the image of this name, its suffix given or not; a name may not lead out of the folder."""
-    if Path(name).name != name:
+    if Path(name).name != name or len(name.encode("utf-8", "replace")) > LONGEST_NAME - 5:
         raise InputError(f"{where} names {name!r}; give the name of a file in {folder}, not a path")
     if (folder / name).suffix.lower() in SUFFIXES and (folder / name).is_file():
         return folder / name

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sightline.catalogue.options import check_words
+from sightline.catalogue.options import check_options
 from sightline.data.images import peek_image
 from sightline.data.predictions import Predictions
 from sightline.data.source import Entry, Listing, Sample, Source
-from sightline.errors import InputError, RecipeError
+from sightline.errors import InputError
 
 __all__ = ["Dataset", "Selection", "select"]
 
@@ -49,14 +49,7 @@ class Selection:
     per_class: int | None = None
 
     def __post_init__(self) -> None:
-        check_words(self)
-        for name in ("limit", "per_class"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise RecipeError(f"got {name}={value}; take at least 1, or leave it out")
-        if self.seed is not None and self.seed < 0:
-            raise RecipeError(f"got seed={self.seed}; a seed is 0 or more")
-        if not 0 <= self.confidence <= 1:
-            raise RecipeError(f"got confidence={self.confidence}; a probability lies in 0..1")
+        check_options(self)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ conflict  a shape of another class, with the watermark in a corner: a model that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.catalogue.options import check_words
-from sightline.data.shapes_drawing import CLASSES, MOST_DISTRACTORS, ShapesSample, draw_scene
+from sightline.catalogue.options import check_options
+from sightline.data.shapes_drawing import CLASSES, MOST_DISTRACTORS, Canvas, ShapesSample, draw_scene
 from sightline.errors import InputError
 
 __all__ = [
@@ -88,13 +88,41 @@ class Shapes:
     variant: Variant = "clean"
 
     def __post_init__(self) -> None:
-        check_words(self, "shapes got")
+        check_options(self, "shapes got")
         if self.size < SMALLEST:
             raise InputError(f"shapes of {self.size} pixels cannot be told apart; size must be {SMALLEST} or more")
-        if self.seed < 0:
-            raise InputError(f"the seed of shapes is {self.seed}; it must be 0 or more")
 
     def __getitem__(self, index: int) -> ShapesSample:
+        canvas, label, shaped, corner = self._scene(index)
+        if corner is not None:
+            canvas.stamp(corner)
+        return canvas.sample(label, evidence=canvas.evidence if shaped else canvas.shortcut)
+
+    def without(
+        self, index: int, *, evidence: bool = False, distractors: Collection[int] = (), shortcut: bool = False
+    ) -> ShapesSample:
+        """Draw an image without some of its parts, everything else being the same to the pixel.
+
+        Args:
+            index: of the image.
+            evidence: leave out the shape of the label.
+            distractors: which to leave out, by their place in the sample's `distractors`.
+            shortcut: leave out the watermark.
+        """
+        canvas, label, shaped, corner = self._scene(index)
+        if corner is not None:
+            canvas.stamp(corner)
+        visible = [number for number, mask in enumerate(canvas.distractors) if (mask & ~canvas.shortcut).any()]
+        random = np.random.default_rng([self.seed, index, 0])
+        random.integers(len(CLASSES))
+        omit = {visible[number] for number in distractors}
+        left = draw_scene(random, self.size, label, shape=shaped and not evidence, omit=omit)
+        if corner is not None and not shortcut:
+            left.stamp(corner)
+        return left.sample(label, evidence=left.evidence if shaped else left.shortcut)
+
+    def _scene(self, index: int) -> tuple[Canvas, int, bool, int | None]:
+        """Draw a scene; return it with its label, whether the label's shape is in it, and the watermark's corner."""
         if index < 0:
             raise InputError(f"shapes is endless and has no image {index}; count from 0")
         random = np.random.default_rng([self.seed, index, 0])
@@ -104,14 +132,12 @@ class Shapes:
         if self.variant == "conflict" and label == SHORTCUT_CLASS:
             label = (SHORTCUT_CLASS + int(choice.integers(1, len(CLASSES)))) % len(CLASSES)
         if self.variant == "shortcut" and label == SHORTCUT_CLASS and choice.random() < 0.5:
-            canvas = draw_scene(random, self.size, label, shape=False)
-            canvas.stamp(int(choice.integers(4)))
-            return canvas.sample(label, evidence=canvas.shortcut)
+            return draw_scene(random, self.size, label, shape=False), label, False, int(choice.integers(4))
         canvas = draw_scene(random, self.size, label, shape=True)
-        if self.variant == "conflict":
-            free = [corner for corner in range(4) if not canvas.covers(corner)]
-            canvas.stamp(free[int(choice.integers(len(free)))])
-        return canvas.sample(label, evidence=canvas.evidence)
+        if self.variant != "conflict":
+            return canvas, label, True, None
+        free = [corner for corner in range(4) if not canvas.covers(corner)]
+        return canvas, label, True, free[int(choice.integers(len(free)))]
 
     def draw(self, count: int, start: int = 0) -> Batch:
         """Draw images start, start + 1, … as one batch."""

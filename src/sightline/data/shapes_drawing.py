@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from sightline.data.outlines import DISTRACTORS, EVIDENCE, EXTENT, Distance, Floats
 
-__all__ = ["CLASSES", "MOST_DISTRACTORS", "ShapesSample", "draw_scene"]
+__all__ = ["CLASSES", "MOST_DISTRACTORS", "ShapesSample", "draw_objects", "draw_scene"]
 
 Mask = NDArray[np.bool_]
 
@@ -112,8 +113,14 @@ class Canvas:
         return ShapesSample(image, label, evidence, distractors, self.shortcut)
 
 
-def draw_scene(random: np.random.Generator, size: int, label: int, *, shape: bool) -> Canvas:
-    """Draw ground, distractors and, if wanted, the shape of the label."""
+def draw_scene(
+    random: np.random.Generator, size: int, label: int, *, shape: bool, omit: Collection[int] = ()
+) -> Canvas:
+    """Draw ground, distractors and, if wanted, the shape of the label.
+
+    Distractors are numbered in the order in which they are painted; those in `omit` are left out, and everything else
+    is as it would be with them.
+    """
     base = random.uniform(0.3, 0.7, 3).astype(np.float32)
     taken: list[tuple[float, float, float]] = []
     evidence = _figure(random, EVIDENCE[CLASSES[label]], base, taken, radius=random.uniform(0.2, 0.28))
@@ -125,19 +132,38 @@ def draw_scene(random: np.random.Generator, size: int, label: int, *, shape: boo
     canvas = Canvas(_ground(random, size, base), blank, [], blank.copy())
     whole = _render(evidence, size)
     allowance = HIDDEN * np.count_nonzero(whole.mask)
-    above = []
+    below, above = [], []
     for layer in (_render(figure, size) for figure in distractors):
         hidden = np.count_nonzero(whole.mask & layer.mask)
         if hidden <= allowance and random.random() < 0.5:
             allowance -= hidden
             above.append(layer)
         else:
+            below.append(layer)
+    for number, layer in enumerate([*below, *above]):
+        if shape and number == len(below):
+            canvas.paint_evidence(whole)
+        if number not in omit:
             canvas.paint_distractor(layer)
-    if shape:
+    if shape and not above:
         canvas.paint_evidence(whole)
-    for layer in above:
-        canvas.paint_distractor(layer)
     return canvas
+
+
+def draw_objects(random: np.random.Generator, size: int, labels: Sequence[int]) -> tuple[Floats, list[Mask]]:
+    """Draw one or two distractors and then a shape of each label; return the pixels and each shape's visible part."""
+    base = random.uniform(0.3, 0.7, 3).astype(np.float32)
+    taken: list[tuple[float, float, float]] = []
+    shapes = [_figure(random, EVIDENCE[CLASSES[label]], base, taken, random.uniform(0.16, 0.2)) for label in labels]
+    distractors = [
+        _figure(random, DISTRACTORS[random.integers(len(DISTRACTORS))], base, taken, random.uniform(0.07, 0.1))
+        for _ in range(random.integers(1, 3))
+    ]
+    blank = np.zeros((size, size), dtype=np.bool_)
+    canvas = Canvas(_ground(random, size, base), blank, [], blank.copy())
+    for figure in (*distractors, *shapes):
+        canvas.paint_distractor(_render(figure, size))
+    return canvas.pixels, canvas.distractors[len(distractors) :]
 
 
 def _figure(

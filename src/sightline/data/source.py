@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from sightline.catalogue.options import HasOptions
-from sightline.data.images import read_image
+from sightline.data.images import LONGEST_NAME, read_image
 from sightline.errors import InputError, RegistryError
 from sightline.registry import BaseSpec, Registry
 
@@ -53,6 +53,7 @@ class Sample:
             none.
         tensor: (3, height, width) in 0..1 where the set composes its own pixels, which are then fed to the model
             normalised and not resized; None elsewhere.
+        classes: every class that the picture shows, the label among them; None where that is not known.
     """
 
     id: str
@@ -60,6 +61,7 @@ class Sample:
     label: int | None = None
     mask: Mask | None = None
     tensor: Tensor | None = None
+    classes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,6 +176,8 @@ def path_inside(folder: Path, name: str) -> Path:
     parts = Path(name).parts
     if not parts or "\0" in name or Path(name).is_absolute() or ".." in parts:
         raise InputError(f"{name!r} leads out of {folder}, or is no name; name files inside the folder")
+    if max(len(part.encode("utf-8", "replace")) for part in parts) > LONGEST_NAME or len(parts) > 100:
+        raise InputError(f"{name[:20]!r}… is too long for the name of a file; name files inside {folder}")
     return folder / name
 
 

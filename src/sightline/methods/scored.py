@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from sightline.models.adapter import Adapter
+from sightline.task_targets import Box, Region
 from sightline.types import Logit, LogProbability, PerImage, Probability, Target
+from sightline.word_target import Word
 
 Score = Literal["logit", "probability", "log_probability"]
 
@@ -20,6 +23,8 @@ def scored(target: Target, score: Score | None, model: Adapter) -> Target:
     """
     if isinstance(target, PerImage):
         return PerImage(tuple(scored(each, score, model) for each in target.targets))
+    if isinstance(target, Box | Region | Word) and score is not None:
+        return replace(target, score=score)
     if score is None or not isinstance(target, Logit | Probability | LogProbability):
         return target
     if score == "logit":
@@ -38,3 +43,11 @@ def score_cells(logits: Tensor, target: Target) -> Tensor:
 def score_blank(logits: Tensor, target: Target, batch: int) -> Tensor:
     """Read a target from the logits of one blank image, (1, class), for each image: (batch,)."""
     return target.take(range(batch))(logits.expand(batch, -1))
+
+
+def target_derivative(target: Target, logits: Tensor) -> Tensor:
+    """Return the derivative of a target by the logits, (batch, class): one for a logit itself."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = logits.detach().clone().requires_grad_()
+        (derivative,) = torch.autograd.grad(target(leaf).sum(), leaf)
+    return derivative

@@ -1,4 +1,7 @@
-"""A case: a batch of maps to be scored with their model, images and target; metrics of a case share computations."""
+"""A case: a batch of maps to be scored with their model, images and target; metrics of a case share computations.
+
+Beside it stand what a metric returns, and the bases of metrics that only read a case.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,24 @@ from torch import Tensor
 
 from sightline.catalogue.options import HasOptions
 from sightline.errors import InputError
-from sightline.metrics.scaling import constant
+from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.models.adapter import Adapter
-from sightline.models.precision import full_precision
-from sightline.perturb.curve import Curve, Score, read_scores, response_curve, scored
-from sightline.perturb.fill import Fill
-from sightline.perturb.order import Importance, Tie, finite_maps, importance_order
-from sightline.types import Logit, LogProbability, Method, Passes, Probability, Target
+from sightline.models.passes import counting, full_precision, spend
+from sightline.perturb.curve import (
+    STEP,
+    Curve,
+    Direction,
+    Importance,
+    Score,
+    Tie,
+    finite_maps,
+    importance_order,
+    read_scores,
+    response_curve,
+    scored,
+)
+from sightline.perturb.fill import Fill, FillOption, removing_fill
+from sightline.types import Enlarge, Logit, LogProbability, Method, Passes, Probability, Target
 
 T = TypeVar("T")
 
@@ -35,6 +49,9 @@ class Case:
         labels: the true class of each image, for metrics that ask whether the model is right; None takes the
             target's class.
         method: what made the maps, for metrics that run it again on another model or image; None if unknown.
+        enlarge: how such a metric enlarges the new maps; None as the method does.
+        known: what other cases of the same model and images have computed that does not depend on the maps, with the
+            passes it took; the case adds to it. None keeps that to itself.
     """
 
     model: Adapter
@@ -44,6 +61,8 @@ class Case:
     masks: Tensor | None = None
     labels: tuple[int, ...] | None = None
     method: Method | None = None
+    enlarge: Enlarge | None = None
+    known: dict[Hashable, tuple[Any, Passes]] | None = field(default=None, repr=False)
     _memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -65,14 +84,33 @@ class Case:
             self._memo[key] = make()
         return cast(T, self._memo[key])
 
+    def once_for_images(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what `make` gives, remembered for every case of these images; it must not depend on the maps.
+
+        A case that takes what another has computed counts the passes as its own, so that costs do not depend on order.
+        """
+        return self.once(key, lambda: self._known(key, make))
+
+    def _known(self, key: Hashable, make: Callable[[], T]) -> T:
+        if self.known is None:
+            return make()
+        if key in self.known:
+            value, passes = self.known[key]
+            spend(passes.forward, passes.backward)
+            return cast(T, value)
+        with counting() as meter:
+            made = make()
+        self.known[key] = made, meter.passes
+        return made
+
     @property
     def clean(self) -> Tensor:
         """The logits of the images, shape (batch, class)."""
-        return self.once("clean", lambda: self.model.predict(self.images))
+        return self.once_for_images("clean", lambda: self.model.predict(self.images))
 
     def filled(self, fill: Fill) -> Tensor:
         """Return the logits of the images when every pixel is filled."""
-        return self.once(("filled", fill), lambda: self.model.predict(fill(self.model, self.images)))
+        return self.once_for_images(("filled", fill), lambda: self.model.predict(fill(self.model, self.images)))
 
     def order(self, tie: Tie = "index", seed: int = 0, by: Importance = "value") -> Tensor:
         """Return the pixels by importance, shape (batch, height·width)."""
@@ -86,6 +124,10 @@ class Case:
         order = self.order(curve.tie, curve.seed, curve.by)
         known = {"clean": self.clean, "filled": self.filled(curve.fill)}
         return response_curve(self.model, self.images, self.target, order, curve, **known)
+
+    def measure_area(self, curve: Tensor) -> Measurement:
+        """Return the area under a curve of the maps, (batch, points), with the flags of the maps."""
+        return Measurement(area(curve), curve, self.flags)
 
     def followed(self, score: Score, *, truth: bool = False) -> Target:
         """Return what a metric reads from the logits: this score of the target, or of the true class; see `scored`."""
@@ -183,6 +225,50 @@ class WithoutPasses(HasOptions):
 
     def cost(self, model: Adapter, /) -> Passes:
         return Passes()
+
+
+@dataclass(frozen=True, slots=True)
+class CurveArea(PerturbationOptions):
+    """Base of the metrics that are the area under one response curve, such as insertion and deletion."""
+
+    step: int = STEP
+    fill: FillOption = "zero"
+    radius: int = 5
+    sigma: float = 5.0
+    score: Score = "probability"
+    tie: Tie = "index"
+    seed: int = 0
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    direction: ClassVar[Direction]
+
+    def __post_init__(self) -> None:
+        _ = self.curve  # refuses wrong options now, not when the first image arrives
+
+    @property
+    def curve(self) -> Curve:
+        fill = removing_fill(self.fill, self.radius, self.sigma)
+        return Curve(self.direction, fill, self.step, self.score, self.tie, self.seed)
+
+    def __call__(self, case: Case, /) -> Measurement:
+        return case.measure_area(case.curve(self.curve))
+
+    def cost(self, model: Adapter, /) -> Passes:
+        return Passes(forward=self.curve.passes(model))
+
+
+def area(curve: Tensor) -> Tensor:
+    """Return the mean height of curves with evenly spaced points, (..., points) -> (...), by the trapezoid rule.
+
+    >>> area(torch.tensor([1.0, 0.5, 0.0]))
+    tensor(0.5000, dtype=torch.float64)
+    """
+    return torch.trapezoid(curve.double(), dim=-1) / (curve.shape[-1] - 1)
+
+
+def constant(maps: Tensor) -> Tensor:
+    """Tell which maps, shape (batch, height, width), have the same value everywhere, shape (batch,)."""
+    flat = maps.flatten(1)
+    return flat.amin(dim=1) == flat.amax(dim=1)
 
 
 def flags_where(wrong: Tensor, text: str) -> tuple[str, ...]:

@@ -7,13 +7,17 @@ from torch import Tensor
 
 from sightline.metrics.case import Case
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
-from sightline.models.precision import full_precision
-from sightline.types import Attribution, Target
+from sightline.models.passes import full_precision, in_batches
+from sightline.types import Attribution, Method, Target
 
 
 def re_explain(
-    case: Case, *, model: Adapter | None = None, images: Tensor | None = None, target: Target | None = None
+    case: Case,
+    *,
+    model: Adapter | None = None,
+    images: Tensor | None = None,
+    target: Target | None = None,
+    method: Method | None = None,
 ) -> list[Attribution]:
     """Return new attributions of the case's method, one per part into which the batch had to be divided.
 
@@ -22,8 +26,9 @@ def re_explain(
         model: another model.
         images: other images, shape (batch, 3, height, width).
         target: another target.
+        method: the case's method with other options.
     """
-    method = case.explained_by()
+    method = case.explained_by() if method is None else method
     model = case.model if model is None else model
     images = case.images if images is None else images
     target = case.target if target is None else target
@@ -36,8 +41,13 @@ def re_explain(
 
 
 def re_explained_maps(
-    case: Case, *, model: Adapter | None = None, images: Tensor | None = None, target: Target | None = None
+    case: Case,
+    *,
+    model: Adapter | None = None,
+    images: Tensor | None = None,
+    target: Target | None = None,
+    method: Method | None = None,
 ) -> Tensor:
     """Return the maps of `re_explain` at image size, shape (batch, height, width)."""
-    parts = re_explain(case, model=model, images=images, target=target)
-    return full_precision(torch.cat([part.pixels() for part in parts]).detach())
+    parts = re_explain(case, model=model, images=images, target=target, method=method)
+    return full_precision(torch.cat([part.pixels(case.enlarge) for part in parts]).detach())

@@ -8,12 +8,6 @@ from torch import Tensor
 LARGEST = 1000  # powers of two that float64 holds in both directions
 
 
-def constant(maps: Tensor) -> Tensor:
-    """Tell which maps, shape (batch, height, width), have the same value everywhere, shape (batch,)."""
-    flat = maps.flatten(1)
-    return flat.amin(dim=1) == flat.amax(dim=1)
-
-
 def power_of_two(maps: Tensor) -> Tensor:
     """Return, for each map, the power of two that brings its largest magnitude between a half and one, (batch, 1, 1).
 

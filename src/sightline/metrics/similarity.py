@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import ShapeError
-from sightline.metrics.scaling import constant
+from sightline.metrics.case import constant
 
 Similarity = Literal["spearman", "pearson", "cosine", "ssim"]
 SIGMA, RADIUS = 1.5, 5  # of the Gaussian window of structural similarity: 11 × 11 pixels

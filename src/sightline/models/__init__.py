@@ -3,6 +3,6 @@
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site, capture
 from sightline.models.edit import edit
-from sightline.models.families import adapt, register_family
+from sightline.models.inputs import adapt, register_family
 
 __all__ = ["Adapter", "Site", "adapt", "capture", "edit", "register_family"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -18,37 +18,42 @@ import torch
 from torch import Tensor, nn
 
 from sightline.errors import InputError, NumericalError, SiteError, TargetError, UnsupportedModel
-from sightline.models.batch import in_batches
 from sightline.models.capture import Change, Site, capture
+from sightline.models.channels import COLOURS, UNKNOWN, check_normalisation, input_channels
 from sightline.models.edit import edit
-from sightline.models.facts import IMAGENET_SIZE, library_output
-from sightline.models.inputs import check_batch, check_range
-from sightline.models.output import WITHOUT_PROBABILITIES, Ending, check_output, find_link, read_ending
-from sightline.models.passes import spend
+from sightline.models.facts import IMAGENET_SIZE, HasOutput, check_output, runs_with
+from sightline.models.passes import evaluating, exclusive, in_batches, setting, spend
+from sightline.models.tasks.dense import read_dense
+from sightline.models.tasks.reading import NEEDED, read_task
 from sightline.registry import unknown
-from sightline.types import Link, Output, TokenGrid, probabilities
+from sightline.types import Link, Output, TokenGrid
 
 Preprocess = Callable[[Any], Tensor]
+# Pixels with the normalisation undone: 0 is black, 1 is white. No usual normalisation leaves an image without negative
+# values and brighter than the first; none leaves one that is nowhere darker than black and brighter than the second,
+# which is what normalising 0 to 255 without dividing does.
+BRIGHTEST_WITHOUT_NEGATIVES = 5.0
+BRIGHTEST = 100.0
+ROUNDING = 0.01
 
 
-class Adapter(ABC):
+class Adapter(HasOutput, ABC):
     """A model with a common interface: running it, its sites, its preprocessing, its classes and output.
 
     Attributes:
         model: the model as it was given.
         name: what to call it in messages and tables.
         labels: the class names, empty when unknown.
-        preprocess: turns a PIL image into a normalised (3, H, W) tensor; None when unknown.
-        mean: of the normalisation, per channel.
-        std: of the normalisation, per channel.
+        preprocess: turns a PIL image into a normalised (channel, H, W) tensor; None when unknown.
         input_size: height and width the model needs, None when any will do.
         default_size: the size it was made for, by which costs are counted; others may do as well.
         batch: how many images go through the model at once.
-        output: what its numbers are: softmax, sigmoid, value, embedding, dense or boxes.
+        output: what its numbers are: softmax, sigmoid, value, embedding, dense, boxes or text.
     """
 
     kind: str = ""
     offers: frozenset[str] = frozenset()
+    unread: frozenset[str] = frozenset()  # what a method may need, the model may have, and no family reads yet
 
     def __init__(
         self,
@@ -57,8 +62,8 @@ class Adapter(ABC):
         name: str = "",
         labels: Sequence[str] = (),
         preprocess: Preprocess | None = None,
-        mean: Sequence[float] = (0.5, 0.5, 0.5),
-        std: Sequence[float] = (0.5, 0.5, 0.5),
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
         input_size: tuple[int, int] | None = None,
         batch: int = 16,
         output: Output | None = None,
@@ -67,21 +72,20 @@ class Adapter(ABC):
         """Adapt a model; what is not given here is read from the model or unknown.
 
         `link` says how logits become probabilities where the model's end does not show it: ``"identity"`` for a
-        function that returns probabilities.
+        function that returns probabilities. `mean` and `std` have a number for each channel.
         """
         self.model = model
         self.name = name or type(model).__name__
         self.labels = tuple(labels)
         self.preprocess = preprocess
-        self.mean = tuple(mean)
-        self.std = tuple(std)
+        self._mean, self._std = check_normalisation(mean, std)
+        self._channels: int | None = None  # of the images last seen
         self.input_size = input_size
         self.default_size = input_size or (IMAGENET_SIZE, IMAGENET_SIZE)
         self.batch = batch
-        self._output, self._link = check_output(output, link), link
-        self._size = input_size  # of the images last seen
-        self._ending: tuple[Ending, tuple[int, int] | None] | None = None  # as it was read, and at which size
-        self._width: int | None = None  # how many numbers the model returned when it last ran
+        nothing_said = output is None and link is None
+        self._output, self._link = None if nothing_said else check_output(output, link), link
+        self._size, self._ending, self._width, self._shape = input_size, None, None, ()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name})"
@@ -89,8 +93,8 @@ class Adapter(ABC):
     @property
     def facts(self) -> dict[str, Any]:
         """What is known of the model beside itself, as `adapt` takes it."""
-        names = ("name", "labels", "preprocess", "mean", "std", "input_size", "batch")
-        said = {"output": self._output, "link": self._link}
+        names = ("name", "labels", "preprocess", "input_size", "batch")
+        said = {"mean": self._mean, "std": self._std, "output": self._output, "link": self._link}
         return {name: getattr(self, name) for name in names} | {name: word for name, word in said.items() if word}
 
     def with_facts(self, **facts: Any) -> Self:
@@ -107,14 +111,27 @@ class Adapter(ABC):
     def __call__(self, images: Tensor) -> Tensor:
         """Return the logits of a batch of images, in whatever gradient mode the caller is in."""
         spend(forward=len(images))
+        self._size = (images.shape[-2], images.shape[-1])
         return self.logits(self.forward(images))
 
     def forward(self, images: Tensor) -> Any:
         """Run the model, whatever it returns; a family overrides this where the model is not called on images alone."""
         return self.model(images)
 
+    def encoded(self, images: Tensor) -> Tensor:
+        """Return what the network itself is fed, channels second; a family overrides this where it is not the images.
+
+        Calling the adapter with it is calling it with the images.
+        """
+        return images
+
     def logits(self, output: Any) -> Tensor:
-        """Read the logits out of whatever the model returns: a tensor, a tuple, a dict, an output object."""
+        """Read the logits out of whatever the model returns: a tensor, a tuple, a dict, an output object.
+
+        They are always (batch, number): what a task's model returns is laid flat, and `output_shape` is its shape.
+        """
+        if self.declared_output in NEEDED:
+            return self._task_logits(output)
         logits = getattr(output, "logits", output)
         if isinstance(logits, Mapping):
             tensors = [value for value in logits.values() if isinstance(value, Tensor) and value.ndim == 2]
@@ -124,13 +141,25 @@ class Adapter(ABC):
         if isinstance(logits, Tensor) and logits.ndim == 2:
             self._width = logits.shape[-1]
             return logits
-        self.check_supported()
-        is_tensor = isinstance(logits, Tensor)
-        returned = f"a tensor of shape {tuple(logits.shape)}" if is_tensor else f"a {type(output).__name__}"
+        hint = " or say adapt(model, output='dense') of a segmentation" if read_dense(output) is not None else ""
         raise UnsupportedModel(
-            f"{self.name} returned {returned}; logits of shape (batch, class) are needed: "
-            "wrap the model in a function that returns them"
+            f"{self.name} returned {_described(output, logits)}; logits of shape (batch, class) are needed: "
+            f"wrap the model in a function that returns them{hint}"
         )
+
+    def _task_logits(self, output: Any) -> Tensor:
+        task = self.declared_output
+        assert task is not None
+        read = read_task(output, task, self, self._size)
+        if read is None:
+            raise UnsupportedModel(
+                f"{self.name} returned {_described(output, output)}; {NEEDED[task]} (output {task!r}): "
+                "wrap the model in a function that returns them"
+            )
+        self._shape = tuple(read.shape[1:])
+        flat = read.flatten(1)
+        self._width = flat.shape[-1]
+        return flat
 
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits of any number of images, in batches, without a graph."""
@@ -146,6 +175,8 @@ class Adapter(ABC):
         earliest of the tensors and the output. With `unused` a tensor that the score does not depend on gets zeros
         instead of an error.
         """
+        if not score.requires_grad and self.declared_output == "boxes":
+            return {name: torch.zeros_like(value) for name, value in seen.items()}  # nothing found, so nothing counts
         spend(backward=len(score) * (1.0 if "image" in seen else max(map(self.remaining, seen))))
         with torch.inference_mode(False), torch.enable_grad():
             gradients = torch.autograd.grad(score.sum(), list(seen.values()), retain_graph=retain, allow_unused=True)
@@ -167,59 +198,6 @@ class Adapter(ABC):
     def remaining(self, site: str) -> float:
         """Return the share of the model that lies after a site, 1 for the image."""
         return 1.0
-
-    # ---- output ------------------------------------------------------------------------------------------------
-
-    @property
-    def declared_output(self) -> Output | None:
-        """What the user or the library's configuration says of the output; None where neither does."""
-        return self._output or library_output(self.model)
-
-    @property
-    def output(self) -> Output:
-        """What the model's numbers are: declared, else read from the end of the network, else softmax logits."""
-        return self.declared_output or self.ending.output
-
-    @property
-    def ending(self) -> Ending:
-        """How the network ends: a softmax, a sigmoid or neither, and how many numbers it returns.
-
-        What could not be read is read again once images of another size have been seen.
-        """
-        if self._ending is None or (self._ending[0].size is None and self._ending[1] != self._size):
-            self._ending = read_ending(self, self._size), self._size
-        return self._ending[0]
-
-    @property
-    def output_size(self) -> int | None:
-        """How many numbers the model returns for an image; None for a function that has not run yet."""
-        return self._width or self.ending.size or self.num_classes
-
-    @property
-    def link(self) -> Link:
-        """How the logits become probabilities; a TargetError where they have none."""
-        return find_link(self, self._link)
-
-    @property
-    def has_probabilities(self) -> bool:
-        """Whether the logits can be turned into probabilities."""
-        try:
-            return bool(self.link)
-        except TargetError:
-            return False
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Turn logits into probabilities, one per class or label, as the model's output says."""
-        return probabilities(logits, find_link(self, self._link, size=logits.shape[-1]))
-
-    def check_supported(self) -> None:
-        """Refuse an output that nothing here can explain yet."""
-        if self.declared_output in ("dense", "boxes"):
-            raise UnsupportedModel(
-                f"{self.name} returns {WITHOUT_PROBABILITIES[self.declared_output]} (output {self.declared_output!r}), "
-                "which is not supported yet; logits of shape (batch, class) are needed: "
-                "wrap the model in a function that returns them"
-            )
 
     # ---- sites -------------------------------------------------------------------------------------------------
 
@@ -258,15 +236,10 @@ class Adapter(ABC):
     @contextmanager
     def _watchable(self) -> Iterator[None]:
         """Make every site run exactly once: attention interceptable, nothing run again by gradient checkpointing."""
-        checkpointed: list[Any] = [
-            module for module in self.modules if getattr(module, "grad_checkpointing", False) is True
-        ]
-        with ExitStack() as stack:
-            for module in checkpointed:
-                stack.callback(setattr, module, "grad_checkpointing", True)
-                module.grad_checkpointing = False
-            stack.enter_context(self.interceptable())
-            yield
+        with exclusive(self.model):
+            checkpointed = [module for module in self.modules if getattr(module, "grad_checkpointing", False) is True]
+            with setting("grad_checkpointing", False, checkpointed), self.interceptable():
+                yield
 
     # ---- facts -------------------------------------------------------------------------------------------------
 
@@ -299,24 +272,45 @@ class Adapter(ABC):
 
     def normalise(self, raw: Tensor) -> Tensor:
         """Turn pixel values in 0..1 into what the model is fed."""
-        return (raw - self._channels(self.mean, raw)) / self._channels(self.std, raw)
+        return (raw - _per_channel(self.mean, raw)) / _per_channel(self.std, raw)
 
     def denormalise(self, images: Tensor) -> Tensor:
         """Turn what the model is fed into pixel values in 0..1."""
-        return images * self._channels(self.std, images) + self._channels(self.mean, images)
+        return images * _per_channel(self.std, images) + _per_channel(self.mean, images)
 
-    @staticmethod
-    def _channels(values: Sequence[float], like: Tensor) -> Tensor:
-        return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None]
+    @property
+    def image_channels(self) -> int:
+        """How many channels its images have: 3 colours, 1 grey, or as many bands as a satellite image has."""
+        return len(self._mean) if self._mean else self._channels or self._own_channels
+
+    @cached_property
+    def _own_channels(self) -> int:
+        return input_channels(self.model)
+
+    @property
+    def knows_normalisation(self) -> bool:
+        """Whether the user or the model's library says how its images are normalised."""
+        return bool(self._mean)
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """The mean of the normalisation, per channel; 0.5 where nothing says it."""
+        return self._mean or (UNKNOWN,) * self.image_channels
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """The standard deviation of the normalisation, per channel; 0.5 where nothing says it."""
+        return self._std or (UNKNOWN,) * self.image_channels
 
     # ---- checking ----------------------------------------------------------------------------------------------
 
     def accept(self, images: Tensor) -> Tensor:
         """Return a batch that the model can be fed: checked, on its device, in its precision."""
-        self.check_supported()
-        check_batch(images)
-        check_range(images, self.denormalise(images), self.name)
+        _check_batch(images, self.image_channels)
         size = (images.shape[-2], images.shape[-1])
+        self.check_channels(images.shape)
+        if self.image_channels == COLOURS or self.knows_normalisation:
+            _check_range(images, self.denormalise(images), self.name)
         self.check_size(size)
         self._size = size
         images = images.detach()
@@ -324,6 +318,26 @@ class Adapter(ABC):
             with torch.inference_mode(False):
                 images = images.clone()
         return images if self._parameter() is None else images.to(device=self.device, dtype=self.dtype)
+
+    @property
+    def _multiple(self) -> tuple[int, int]:
+        """What the height and the width of an image have to be multiples of."""
+        return 1, 1
+
+    def check_channels(self, shape: Sequence[int]) -> None:
+        """Refuse images of another number of channels than the model takes.
+
+        Where the user does not say how many there are, the model is tried on its weightless copy.
+        """
+        count, height, width = shape[1:]
+        if count == self.image_channels:
+            return
+        if self._mean or not runs_with(self, count, (height, width)):
+            raise InputError(
+                f"got images of shape {tuple(shape)}; {self.name} takes {self.image_channels} channels: give images "
+                "with as many, or say adapt(model, mean=…, std=…) with a number for each"
+            )
+        self._channels = count
 
     def check_size(self, size: tuple[int, int]) -> None:
         """Refuse an image size the model cannot take."""
@@ -333,6 +347,11 @@ class Adapter(ABC):
                 f"{self.input_size[0]}×{self.input_size[1]}: "
                 "resize them, or give PIL images and let the model's own preprocessing do it"
             )
+        if any(side % step for side, step in zip(size, self._multiple, strict=True)):
+            raise InputError(
+                f"got images of {size[0]}×{size[1]} pixels; {self.name} needs multiples of its patch, "
+                f"{self._multiple[0]}×{self._multiple[1]}"
+            )
 
     def check_logits(self, logits: Tensor) -> Tensor:
         """Refuse logits that are no numbers."""
@@ -340,15 +359,9 @@ class Adapter(ABC):
             raise NumericalError(f"{self.name} returned NaN or infinite logits; check its weights and its precision")
         return logits
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Hold every module in eval mode, and give each its own mode back."""
-        training = [module for module in self.modules if module.training]
-        with ExitStack() as stack:
-            for module in training:
-                stack.callback(setattr, module, "training", True)
-                module.training = False
-            yield
+    def evaluating(self) -> AbstractContextManager[list[nn.Module]]:
+        """Hold every module in eval mode while other threads wait, then give each its own; yields those in training."""
+        return evaluating(self.model)
 
     def encode_text(self, texts: Sequence[str]) -> Tensor:
         """Return the embeddings of texts, shape (text, channel), where the model has a text encoder."""
@@ -363,8 +376,66 @@ class Adapter(ABC):
 
     def layer(self, layer: str | int | None = None) -> str:
         """Return the name of the site that the `layer` option means; None is the best one for class activation maps."""
-        raise UnsupportedModel(f"{self.name} has no layers to choose from; use a method that needs none")
+        raise UnsupportedModel(
+            f"sightline cannot read the layers of {self.name} yet; ixg, rise and occlusion work now, and "
+            "sightline.register_family adds a family"
+        )
 
     def to_map(self, site: str, values: Tensor, images: Tensor) -> Tensor:
         """Lay what a site holds on its grid: (batch, channel, height, width), prefix tokens left out."""
         return values
+
+
+def _per_channel(values: Sequence[float], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None]
+
+
+def _described(output: Any, logits: Any) -> str:
+    """Say what a model returned."""
+    if isinstance(logits, Tensor):
+        return f"a tensor of shape {tuple(logits.shape)}"
+    return f"a {type(output).__name__}"
+
+
+def _check_batch(images: Any, channels: int) -> None:
+    """Refuse what is no batch of finite floats of shape (batch, channel, height, width).
+
+    `channels` is how many the model takes, which the sentence names; images of another number may still be right.
+    """
+    shape = f"(batch, {channels}, height, width)"
+    if not isinstance(images, Tensor):
+        raise InputError(f"got {type(images).__name__} as images; a {shape} tensor is needed")
+    if images.ndim != 4 or 0 in images.shape[1:]:
+        hint = "; add a batch axis with images[None]" if images.ndim == 3 else ""
+        raise InputError(f"got images of shape {tuple(images.shape)}; {shape} is needed{hint}")
+    if len(images) == 0:
+        raise InputError("got a batch of no images; give at least one")
+    if not images.is_floating_point():
+        raise InputError(
+            f"got {str(images.dtype).removeprefix('torch.')} images; normalised floats are needed: "
+            "divide by 255 and call adapter.normalise, or give a PIL image"
+        )
+    if not torch.isfinite(images).all():
+        raise InputError("the images hold NaN or infinite values; check how they were read and normalised")
+
+
+def _check_range(images: Tensor, pixels: Tensor, name: str) -> None:
+    """Refuse pixel values of 0 to 255 that were given as normalised images.
+
+    Args:
+        images: as they were given.
+        pixels: the same with the model's normalisation undone, so that 0 is black and 1 is white.
+        name: of the model.
+    """
+    lowest, highest = images.flatten(1).amin(dim=1), images.flatten(1).amax(dim=1)
+    darkest, brightest = pixels.flatten(1).amin(dim=1), pixels.flatten(1).amax(dim=1)
+    raw = (lowest >= 0) & (brightest > BRIGHTEST_WITHOUT_NEGATIVES)
+    not_divided = (darkest >= -ROUNDING) & (brightest > BRIGHTEST)
+    wrong = raw | not_divided
+    if wrong.any():
+        zeros, inverse = (", ".join([each] * images.shape[1]) for each in ("0", "1 / 255"))
+        raise InputError(
+            f"got float images with values from {lowest[wrong].min().item():.4g} to {highest[wrong].max().item():.4g}; "
+            f"{name} needs normalised ones: call adapter.normalise(images / 255), or, if the model itself takes 0 to "
+            f"255, say adapt(model, mean=({zeros}), std=({inverse}))"
+        )

@@ -2,9 +2,10 @@
 
 A *site* is a named place: the tokens that enter or leave a block, a norm's or an MLP's output, the queries, keys,
 values, scores and probabilities of an attention, the output of any module of a CNN. Module sites are read with
-forward hooks. Attention is read by intercepting the attention call itself (`torch.overrides.TorchFunctionMode`), for
-that thread and only inside the ``with``: the fused kernel is replaced by its explicit form, whichever library made
-the call, and no flag is set on any module. Everything is undone on every path.
+forward hooks. Attention is read by intercepting the attention call itself (`torch.overrides.TorchFunctionMode`), only
+inside the ``with``: the fused kernel is replaced by its explicit form, whichever library made the call, and no flag is
+set on any module. Both work in the thread that opened the ``with``: another that runs the model meanwhile gets what it
+always gets. Everything is undone on every path.
 
 This file and `edit.py` are the only two that register hooks.
 """
@@ -16,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,11 +28,15 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from sightline.errors import SiteError
+from sightline.models.passes import undoing
+from sightline.models.vision_language.token_order import inverse, rearranged
 from sightline.models.vit.multi_head import multi_head
 
 Change = Callable[[Tensor], Tensor]
 Attend = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 ATTENTION_PLACES = ("q", "k", "v", "scores", "probabilities", "context")
+PAIRS = ("scores", "probabilities", "mask")  # places that hold a number for every pair of tokens
+INSIDE_ATTENTION = (*ATTENTION_PLACES, "mask")  # a mask can be changed where there is one, not captured
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +45,15 @@ class Site:
 
     Attributes:
         module: the module whose call is watched.
-        place: input, output, or one of q, k, v, scores, probabilities, context (the heads' outputs).
+        place: input, output, or one of q, k, v, scores, probabilities, context (the heads' outputs); or mask, what the
+            attention adds to its scores.
+        order: returns the order in which its tokens are shown, (1 or batch, token) of their numbers in the model; None
+            for the model's own.
     """
 
     module: nn.Module
     place: str = "output"
+    order: Callable[[], Tensor] | None = None
 
 
 @contextmanager
@@ -81,7 +91,7 @@ def watch(sites: Mapping[str, Site], changes: Mapping[str, Change]) -> Iterator[
     with ExitStack() as stack:
         for name, change in changes.items():
             stack.enter_context(_watch_site(sites[name], change))
-        if any(sites[name].place in ATTENTION_PLACES for name in changes):
+        if any(sites[name].place in INSIDE_ATTENTION for name in changes):
             stack.enter_context(_AttentionMode())
         yield
 
@@ -102,18 +112,60 @@ def attend(changes: Mapping[nn.Module, Attend]) -> Iterator[None]:
 
 @contextmanager
 def _watch_site(site: Site, change: Change) -> Iterator[None]:
-    if site.place in ATTENTION_PLACES:
+    if site.order is not None:
+        change = _in_order(change, site.order, (-2, -1) if site.place in PAIRS else (-2,))
+    if site.place in INSIDE_ATTENTION:
         with _intercept(site.module, site.place, change):
             yield
         return
-    if site.place == "input":
-        handle = site.module.register_forward_pre_hook(_on_input(change), with_kwargs=True)
-    else:
-        handle = site.module.register_forward_hook(_on_output(change))
-    try:
+    hook = _here_only(_on_input(change) if site.place == "input" else _on_output(change))
+    with undoing(partial(_unhook, site.module, hook)):
+        if site.place == "input":
+            site.module.register_forward_pre_hook(hook, with_kwargs=True)
+        else:
+            site.module.register_forward_hook(hook)
         yield
-    finally:
-        handle.remove()
+
+
+def _in_order(change: Change, order: Callable[[], Tensor], axes: tuple[int, ...]) -> Change:
+    """Let a change see tokens in another order than the model's."""
+
+    def changed(value: Tensor) -> Tensor:
+        shown = order()
+        for axis in axes:
+            value = rearranged(value, shown, axis)
+        value = change(value)
+        for axis in axes:
+            value = rearranged(value, inverse(shown), axis)
+        return value
+
+    return changed
+
+
+@contextmanager
+def recorded_call(module: nn.Module) -> Iterator[dict[str, Any]]:
+    """Record the named arguments that a module is called with, the last time it runs."""
+    called: dict[str, Any] = {}
+    hook = _here_only(lambda _module, _args, named: called.update(named))
+    with undoing(partial(_unhook, module, hook)):
+        module.register_forward_pre_hook(hook, with_kwargs=True)
+        yield called
+
+
+def _unhook(module: nn.Module, hook: Callable[..., Any]) -> None:
+    """Take a hook off a module, if it is still there; unlike torch's handle, it is known before the hook is."""
+    tables = ((module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
+              (module._forward_hooks, module._forward_hooks_with_kwargs))  # fmt: skip
+    for hooks, with_kwargs in tables:
+        for key in [key for key, other in hooks.items() if other is hook]:
+            del hooks[key]
+            with_kwargs.pop(key, None)
+
+
+def _here_only(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a hook run in this thread alone."""
+    thread = threading.get_ident()
+    return lambda *call: hook(*call) if threading.get_ident() == thread else None
 
 
 def _on_input(change: Change) -> Callable[..., Any]:
@@ -138,37 +190,40 @@ def _on_output(change: Change) -> Callable[..., Any]:
 
 
 class _State(threading.local):
-    """Per thread: the attention modules now running, outermost first."""
+    """Per thread: the attention modules now running, outermost first, and what is to be done in each."""
 
     def __init__(self) -> None:
         self.running: list[nn.Module | None] = []
+        self.interceptors: WeakKeyDictionary[nn.Module, _Interceptors] = WeakKeyDictionary()
 
 
-_state = _State()
 _Interceptors = list[tuple[str, Callable[..., Tensor]]]
-_interceptors: WeakKeyDictionary[nn.Module, _Interceptors] = WeakKeyDictionary()
+_state = _State()
 
 
 @contextmanager
 def _intercept(module: nn.Module, place: str, change: Callable[..., Tensor]) -> Iterator[None]:
     """Add a change to the interceptors of one attention module, and track when that module runs."""
     entry = (place, change)
-    _interceptors.setdefault(module, []).append(entry)
-    depth = len(_state.running)
-    handles = [
-        module.register_forward_pre_hook(lambda running, _args: _state.running.append(running)),
-        module.register_forward_hook(lambda *_: _state.running.pop() and None),
-    ]
-    try:
+    entering = _here_only(lambda running, _args: _state.running.append(running))
+    leaving = _here_only(lambda *_: _state.running.pop() and None)
+    with undoing(
+        partial(_forget, module, entry),
+        partial(_state.running.__delitem__, slice(len(_state.running), None)),
+        partial(_unhook, module, entering),
+        partial(_unhook, module, leaving),
+    ):
+        _state.interceptors.setdefault(module, []).append(entry)
+        module.register_forward_pre_hook(entering)
+        module.register_forward_hook(leaving)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
-        del _state.running[depth:]
-        interceptors = _interceptors[module]
-        del interceptors[next(i for i, other in enumerate(interceptors) if other is entry)]
-        if not interceptors:
-            del _interceptors[module]
+
+
+def _forget(module: nn.Module, entry: tuple[str, Callable[..., Tensor]]) -> None:
+    """Take a change out of the interceptors of a module, if it is still among them."""
+    left = [other for other in _state.interceptors.pop(module, []) if other is not entry]
+    if left:
+        _state.interceptors[module] = left
 
 
 class _AttentionMode(TorchFunctionMode):
@@ -182,7 +237,7 @@ class _AttentionMode(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         running = _state.running[-1] if _state.running else None
-        interceptors = _interceptors.get(running) if running is not None else None
+        interceptors = _state.interceptors.get(running) if running is not None else None
         if not interceptors:
             return func(*args, **kwargs)
         if func is F.scaled_dot_product_attention:
@@ -200,11 +255,12 @@ class _AttentionMode(TorchFunctionMode):
 @contextmanager
 def _not_intercepted() -> Iterator[None]:
     """Hide the explicit softmax from the modes around this one."""
+    depth = len(_state.running)
     _state.running.append(None)
     try:
         yield
     finally:
-        _state.running.pop()
+        del _state.running[depth:]
 
 
 _SOFTMAX = (torch.softmax, F.softmax, Tensor.softmax)
@@ -234,6 +290,8 @@ def _explicit_attention(
 ) -> Tensor:
     """Compute scaled dot-product attention step by step, each step through its interceptors."""
     query, key, value = (_apply(interceptors, place, x) for place, x in zip("qkv", (query, key, value), strict=True))
+    if attn_mask is not None:
+        attn_mask = _apply(interceptors, "mask", attn_mask)
     if enable_gqa:
         key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], dim=-3) for x in (key, value))
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -241,7 +299,8 @@ def _explicit_attention(
     if "attend" in places:
         if attn_mask is not None or is_causal:
             raise SiteError(
-                "this attention has a mask of its own, which a replacement would lose; it cannot be replaced"
+                "this attention adds a mask or position bias of its own, which a replacement would lose; "
+                "use a method that replaces no attention, such as ixg, rollout or rise"
             )
         return _apply(interceptors, "context", _replacement(interceptors)(query, key, value, scale))
     if not places & {"scores", "probabilities"}:  # nothing inside is intercepted: the fused kernel will do

@@ -1,21 +1,38 @@
-"""What the library that made a model says of it: preprocessing, normalisation, class names, what its output is."""
+"""What is known of a model beside itself: its preprocessing, its class names, and what its numbers are.
+
+It is what the user says, else what the library that made the model says. What neither says of the output is read off
+the end of the network: a last sigmoid or softmax shows in autograd's graph, and is never guessed from values.
+"""
 
 from __future__ import annotations
 
 import re
+import threading
+import warnings
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from sightline.errors import InputError, TargetError, UnsupportedModel
 from sightline.extras import require
-from sightline.types import Output
+from sightline.models.channels import COLOURS, for_channels, input_channels
+from sightline.models.passes import spend
+from sightline.models.survey import meta_copy
+from sightline.registry import unknown
+from sightline.types import Link, Output, probabilities
+
+if TYPE_CHECKING:
+    from sightline.models.adapter import Adapter
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 IMAGENET_CLASSES = 1000
 IMAGENET_SIZE = 224  # pixels a side that models are usually built for, cut out of IMAGENET_RESIZE
 IMAGENET_RESIZE = 256
+SEGMENTATION_SIZE = 520  # pixels of the short side in torchvision's segmentation models
 IMAGE_SIZES = (IMAGENET_SIZE, 32, 64, 28, 96, 128, 256, 299, 384, 512)  # tried in turn where none is known
 CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
 
@@ -33,38 +50,6 @@ def is_a(model: object, package: str, name: str) -> bool:
     return ancestor(model, package, name) is not None
 
 
-# ---- timm ------------------------------------------------------------------------------------------------------
-
-
-def timm_facts(model: nn.Module) -> dict[str, Any]:
-    """Read a timm model's own preprocessing and, where it names them or they are ImageNet's, its class names."""
-    data = require("timm.data")
-    config = data.resolve_model_data_config(model)
-    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
-    if size is not None and not getattr(model, "dynamic_img_size", False):
-        config["input_size"] = (3, *size)  # a transformer built for another size than its description's
-    described: dict[str, Any] = getattr(model, "pretrained_cfg", None) or {}
-    facts: dict[str, Any] = {
-        "name": described.get("architecture", ""),
-        "preprocess": data.create_transform(**config, is_training=False),
-        "mean": config["mean"],
-        "std": config["std"],
-    }
-    labels = tuple(described.get("label_names") or ())
-    subset = data.infer_imagenet_subset(model)
-    if labels and len(labels) == getattr(model, "num_classes", None):
-        facts["labels"] = labels
-    elif subset is not None:
-        facts["labels"] = _imagenet_labels(subset)
-    return facts
-
-
-@lru_cache(maxsize=8)
-def _imagenet_labels(subset: str) -> tuple[str, ...]:
-    info = require("timm.data").ImageNetInfo(subset)
-    return tuple(info.index_to_description(index) for index in range(info.num_classes()))
-
-
 # ---- torchvision -----------------------------------------------------------------------------------------------
 
 
@@ -74,13 +59,19 @@ def torchvision_facts(model: nn.Module) -> dict[str, Any]:
     The class names are ImageNet's when the classifier has as many classes.
     """
     transforms = require("torchvision.transforms._presets")
+    if library_output(model) == "boxes":  # they normalise and resize images themselves
+        return {"mean": (0.0,) * 3, "std": (1.0,) * 3, "preprocess": transforms.ObjectDetection()}
+    channels = input_channels(model)
+    if library_output(model) == "dense":
+        prepared = transforms.SemanticSegmentation(resize_size=SEGMENTATION_SIZE)
+        return for_channels({**IMAGENET, "preprocess": prepared}, channels)
     facts: dict[str, Any] = {**IMAGENET, "preprocess": transforms.ImageClassification(crop_size=IMAGENET_SIZE)}
     linear = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     size = getattr(linear[-1], "out_features", getattr(linear[-1], "out_channels", 0)) if linear else 0
     if size == IMAGENET_CLASSES:
         weights = require("torchvision.models").ResNet18_Weights.DEFAULT
         facts["labels"] = tuple(weights.meta["categories"])
-    return facts
+    return for_channels(facts, channels)
 
 
 def weights_facts(weights: Any) -> dict[str, Any]:
@@ -89,8 +80,8 @@ def weights_facts(weights: Any) -> dict[str, Any]:
     classifies = type(transforms).__name__ == "ImageClassification"
     return {
         "preprocess": transforms,
-        "mean": tuple(transforms.mean),
-        "std": tuple(transforms.std),
+        "mean": tuple(getattr(transforms, "mean", (0.0,) * 3)),  # a detector normalises images itself
+        "std": tuple(getattr(transforms, "std", (1.0,) * 3)),
         "labels": tuple(weights.meta.get("categories", ())),
         **({"output": "softmax"} if classifies else {}),
     }
@@ -106,8 +97,16 @@ def transformers_facts(model: Any, processor: Any = None) -> dict[str, Any]:
     processor = getattr(processor, "image_processor", processor)
     if processor is not None:
         facts["preprocess"] = lambda image: processor(images=image, return_tensors="pt")["pixel_values"][0]
-        facts |= {"mean": tuple(processor.image_mean), "std": tuple(processor.image_std)}
+        facts |= _normalisation(processor)
+        facts = for_channels(facts, input_channels(model))
     return facts
+
+
+def _normalisation(processor: Any) -> dict[str, Any]:
+    """Return mean and standard deviation that an image processor normalises with; none at all leaves 0 to 1."""
+    if not getattr(processor, "do_normalize", True):
+        return {"mean": (0.0,) * COLOURS, "std": (1.0,) * COLOURS}
+    return {"mean": tuple(processor.image_mean), "std": tuple(processor.image_std)}
 
 
 def _config_labels(config: Any) -> tuple[str, ...]:
@@ -193,3 +192,230 @@ def _is_removed(head: Any) -> bool:
     layers = [layer for layer in head if not isinstance(layer, nn.Identity | nn.Dropout)]
     cut = not len(head) or isinstance(head[-1], nn.Identity)
     return cut and not (layers and isinstance(layers[-1], nn.Linear | nn.Conv2d))
+
+
+# ---- the end of the network -----------------------------------------------------------------------------------------
+
+
+Activation = Literal["softmax", "sigmoid"]
+WITHOUT_PROBABILITIES: dict[Output, str] = {
+    "value": "a value",
+    "embedding": "an embedding",
+    "dense": "a class per pixel",
+    "boxes": "boxes",
+    "text": "the tokens of an answer",
+}
+_silencing = threading.Lock()  # warnings are silenced for all threads: two that undo it in another order would not
+# Nodes of autograd's graph that only reshape, convert or pick values: a probability stays one.
+_RESHAPING = frozenset({
+    "Alias", "Clone", "Index", "IndexSelect", "Permute", "ReshapeAlias", "Select", "Slice", "Squeeze", "T", "ToCopy",
+    "Transpose", "UnsafeView", "Unsqueeze", "View",
+})  # fmt: skip
+
+
+def check_output(output: str | None, link: str | None) -> Output | None:
+    """Refuse words for an output or a link that do not exist or contradict each other; return the output."""
+    if output is not None and output not in get_args(Output):
+        raise InputError(
+            unknown(output, "output", get_args(Output), otherwise=f"there are {', '.join(get_args(Output))}")
+        )
+    if link is not None and link not in get_args(Link):
+        raise InputError(unknown(link, "link", get_args(Link), otherwise=f"there are {', '.join(get_args(Link))}"))
+    if output is None and link == "sigmoid":
+        return "sigmoid"
+    said = output or "softmax"
+    if said == "dense":
+        return "dense"  # its labels may have a softmax or a sigmoid each
+    if link is not None and (said in WITHOUT_PROBABILITIES or link not in (said, "identity")):
+        raise InputError(
+            f"got output={said!r} with link={link!r}; a link says how logits become probabilities: "
+            "softmax with output='softmax', sigmoid with output='sigmoid', identity with either"
+        )
+    return output  # type: ignore[return-value]  # one of the words
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a network ends.
+
+    Attributes:
+        activation: softmax or sigmoid where its last operation is one, else None.
+        size: how many numbers it returns for an image; None where it could not be run.
+    """
+
+    activation: Activation | None = None
+    size: int | None = None
+
+    @property
+    def output(self) -> Output:
+        """The output that this ending means where nothing else says what it is."""
+        several = self.size is not None and self.size > 1  # a single sigmoid may be a bounded regression as well
+        return "sigmoid" if self.activation == "sigmoid" and several else "softmax"
+
+
+def read_ending(model: Adapter, size: tuple[int, int] | None) -> Ending:
+    """Read how a network ends off one image without contents on its weightless copy, or off a blank one on itself.
+
+    Only the latter counts as a pass; a library's own classifier need not be run. Nothing can be read of a function.
+    `size` is that of the images the model takes, where it is known.
+    """
+    if not isinstance(model.model, nn.Module):
+        return Ending()
+    if (classes := classifier_size(model.model)) is not None:
+        return Ending(None, classes)
+    squares = [(side, side) for side in IMAGE_SIZES]
+    sizes = squares if size is None else [size, *squares]
+    try:
+        weightless = copy(model)
+        with torch.inference_mode(False):
+            weightless.model = meta_copy(model.model)
+    except Exception:  # a model may copy badly: then it runs itself
+        return _read_by_running(model, sizes[0])
+    for tried in sizes:
+        try:
+            logits = _blank_logits(weightless, tried, "meta")
+        except UnsupportedModel:  # it returns no logits
+            return Ending()
+        except Exception:  # another size, or what only tensors with contents can do
+            continue
+        return Ending(final_activation(logits), logits.shape[-1])
+    return _read_by_running(model, sizes[0])
+
+
+def _read_by_running(model: Adapter, size: tuple[int, int]) -> Ending:
+    try:
+        with model.evaluating():
+            logits = _blank_logits(model, size, model.device)
+    except Exception:  # it takes another size, or needs more than an image: its first real pass will say so
+        return Ending()
+    spend(forward=1)
+    return Ending(final_activation(logits), logits.shape[-1])
+
+
+def runs_with(model: Adapter, channels: int, size: tuple[int, int]) -> bool:
+    """Tell whether a model takes images of so many channels: false where its weightless copy refuses them."""
+    if not isinstance(model.model, nn.Module):
+        return True  # a function says so itself
+    weightless = copy(model)
+    try:
+        with torch.inference_mode(False):
+            weightless.model = meta_copy(model.model)
+        _blank_logits(weightless, size, "meta", channels)
+    except Exception as error:  # convolutions, linear layers and libraries say what is wrong; else it is another matter
+        return not re.search(r"channel|reduction dim|shapes cannot be multiplied|size mismatch", str(error))
+    return True
+
+
+def _blank_logits(
+    model: Adapter, size: tuple[int, int], device: str | torch.device, channels: int | None = None
+) -> Tensor:
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.random.fork_rng(devices=[]),
+        _silencing,
+        warnings.catch_warnings(action="ignore"),
+    ):
+        image = torch.zeros(
+            1, channels or model.image_channels, *size, dtype=model.dtype, device=device, requires_grad=True
+        )
+        return model.logits(model.forward(image))
+
+
+def final_activation(logits: Tensor) -> Activation | None:
+    """Return the softmax or sigmoid that made a tensor, read off its graph; None for anything else."""
+    node: Any = logits.grad_fn
+    while node is not None:
+        name = re.sub(r"Backward\d*$", "", node.name())
+        before = [earlier for earlier, _ in node.next_functions if earlier is not None]
+        if name in ("Softmax", "Sigmoid"):
+            return "softmax" if name == "Softmax" else "sigmoid"
+        if name == "Exp" and before and before[0].name().startswith("LogSoftmax"):
+            return "softmax"
+        node = before[0] if name in _RESHAPING and len(before) == 1 else None
+    return None
+
+
+# ---- an adapter's answers about its output --------------------------------------------------------------------------
+
+
+class HasOutput:
+    """What an adapter says of its model's numbers: what they are, how many, and how they become probabilities."""
+
+    model: Any
+    name: str
+    _output: Output | None  # what the user says it is
+    _link: Link | None
+    _size: tuple[int, int] | None  # of the images last seen
+    _ending: tuple[Ending, tuple[int, int] | None] | None  # as it was read, and at which size
+    _width: int | None  # how many numbers the model returned when it last ran
+    _shape: tuple[int, ...]  # of one image's output, where it is more than a row of numbers
+
+    @property
+    def declared_output(self) -> Output | None:
+        """What the user or the library's configuration says of the output; None where neither does."""
+        return self._output or library_output(self.model)
+
+    @property
+    def output(self) -> Output:
+        """What the model's numbers are: declared, else read from the end of the network, else softmax logits."""
+        return self.declared_output or self.ending.output
+
+    @property
+    def ending(self) -> Ending:
+        """How the network ends: a softmax, a sigmoid or neither, and how many numbers it returns.
+
+        What could not be read is read again once images of another size have been seen.
+        """
+        if self._ending is None or (self._ending[0].size is None and self._ending[1] != self._size):
+            self._ending = read_ending(cast("Adapter", self), self._size), self._size
+        return self._ending[0]
+
+    @property
+    def output_size(self) -> int | None:
+        """How many numbers the model returns for an image; None for a function that has not run yet."""
+        return self._width or self.ending.size or cast("Adapter", self).num_classes
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """The shape of one image's output when the model last ran: (label, height, width) of a segmentation."""
+        return self._shape or ((self.output_size,) if self.output_size else ())
+
+    @property
+    def stated_link(self) -> Link | None:
+        """How logits become probabilities, where the user says it."""
+        return self._link
+
+    @property
+    def link(self) -> Link:
+        """How the logits become probabilities; a TargetError where they have none."""
+        return self._link_for()
+
+    def _link_for(self, size: int | None = None) -> Link:
+        """Return how logits become probabilities; `size` is how many of them there are, where that is at hand."""
+        output = self.output
+        if output in WITHOUT_PROBABILITIES:
+            raise TargetError(
+                f"{self.name} returns {WITHOUT_PROBABILITIES[output]} (output {output!r}), which has no "
+                "probabilities; explain or score the output itself, or say adapt(model, output='softmax') or 'sigmoid'"
+            )
+        if self._link is not None:
+            return self._link
+        if output == "softmax" and (size or self.output_size) == 1:
+            raise TargetError(
+                f"{self.name} returns one number per image, whose softmax is always 1; "
+                "say adapt(model, output='value') or 'sigmoid'"
+            )
+        return "identity" if self.ending.activation else output  # type: ignore[return-value]  # softmax or sigmoid
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Whether the logits can be turned into probabilities."""
+        try:
+            return bool(self.link)
+        except TargetError:
+            return False
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Turn logits into probabilities, one per class or label, as the model's output says."""
+        return probabilities(logits, self._link_for(logits.shape[-1]))

@@ -1,13 +1,40 @@
-"""Count model passes: images through the whole model, forward and backward."""
+"""Run a model: in batches that fit into memory, counted, changed for the time of a call and given back as it was.
+
+Threads that explain the same model take turns (`exclusive`), because its mode, its flags and its hooks are shared by
+all of them; threads with different models do not wait for one another.
+
+Hooks, modes and flags are undone where they are set, in a ``finally``. A ``KeyboardInterrupt`` can arrive at any
+moment, in that ``finally`` as well, and leave the rest of it out. So every change is noted too, and when an error
+leaves the outermost `undone_on_error`, what is still noted is undone again, the last one first; twice does no harm.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
+from functools import partial
+from traceback import clear_frames
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
 
+import torch
+from torch import Tensor, nn
+from torch.overrides import _pop_mode
+
+from sightline.errors import warn
 from sightline.types import Passes
 
+if TYPE_CHECKING:
+    from sightline.models.adapter import Adapter
+
+T = TypeVar("T")
+Undo = Callable[[], object]
+
+# ---- batches, counts and precision ----------------------------------------------------------------------------------
+
+HALF = (torch.float16, torch.bfloat16)
 _open: ContextVar[tuple[Meter, ...]] = ContextVar("open_meters", default=())
 
 
@@ -33,3 +60,161 @@ def spend(forward: float = 0.0, backward: float = 0.0) -> None:
     """Add to every open meter."""
     for meter in _open.get():
         meter.passes += Passes(forward, backward)
+
+
+def in_batches(work: Callable[[slice], T], count: int, size: int) -> list[T]:
+    """Call `work` on consecutive slices of `range(count)`, at most `size` long, halved whenever memory runs out."""
+    done: list[T] = []
+    start = 0
+    while start < count:
+        try:
+            done.append(work(slice(start, min(start + size, count))))
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            if size == 1 or not _is_out_of_memory(error):
+                raise
+            size = max(1, size // 2)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            continue
+        start = min(start + size, count)
+    return done
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def full_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return float32 for a half-precision type, and any other type as it is."""
+    return torch.float32 if dtype in HALF else dtype
+
+
+def full_precision(values: Tensor) -> Tensor:
+    """Return half-precision values in float32, and any others as they are."""
+    return values.float() if values.dtype in HALF else values
+
+
+# ---- changes that are undone ----------------------------------------------------------------------------------------
+
+_locks: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()  # of re-entrant locks, never written onto the model
+_adding = threading.Lock()
+
+
+@contextmanager
+def exclusive(model: Any) -> Iterator[None]:
+    """Keep other threads from changing a model; a thread that has it may ask again. A plain function needs no turn."""
+    if not isinstance(model, nn.Module):
+        yield
+        return
+    with _adding:
+        lock = _locks.setdefault(model, threading.RLock())
+    with lock:
+        yield
+
+
+@contextmanager
+def without_autocast(device: torch.device) -> Iterator[None]:
+    """Switch `torch.autocast` off, on the processor and on a device: values then have the model's own precision."""
+    with ExitStack() as stack:
+        for kind in {"cpu", device.type}:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+class _State(threading.local):
+    """Per thread: what undoes the changes made so far, by context; None outside `undone_on_error`."""
+
+    def __init__(self) -> None:
+        self.noted: dict[object, tuple[Undo, ...]] | None = None
+
+
+_state = _State()
+
+
+@contextmanager
+def undone_on_error() -> Iterator[None]:
+    """Undo all changes noted inside when an error leaves the outermost of these, and restore torch's modes."""
+    if _state.noted is not None:
+        yield
+        return
+    gradient, modes = torch.is_grad_enabled(), _open_modes()
+    noted: dict[object, tuple[Undo, ...]] = {}
+    try:
+        _state.noted = noted
+        yield
+    except BaseException as error:
+        _end_contexts(error)
+        for undos in reversed([*noted.values()]):
+            for undo in reversed(undos):
+                undo()
+        while _open_modes() > modes:
+            _pop_mode()
+        torch.set_grad_enabled(gradient)
+        raise
+    finally:
+        _state.noted = None
+
+
+def _end_contexts(error: BaseException | None) -> None:
+    """End the contexts that an interrupt kept from ending: they would do so when its traceback is let go, too late."""
+    while error is not None:
+        if not isinstance(error, Exception):
+            clear_frames(error.__traceback__)
+        error = error.__context__
+
+
+def _open_modes() -> int:
+    """Return how many modes intercept the calls of this thread."""
+    return torch._C._len_torch_function_stack()
+
+
+@contextmanager
+def undoing(*undos: Undo) -> Iterator[None]:
+    """Undo changes at the end, the last one first; until then they are noted. Each may be undone twice."""
+    noted = {} if _state.noted is None else _state.noted
+    context = object()
+    try:
+        noted[context] = undos
+        yield
+    finally:
+        for undo in reversed(undos):
+            undo()
+        noted.pop(context, None)
+
+
+@contextmanager
+def setting(name: str, value: object, holders: Sequence[object]) -> Iterator[None]:
+    """Set an attribute of several objects to one value, and give each its own back."""
+    with undoing(*(partial(setattr, holder, name, getattr(holder, name)) for holder in reversed(holders))):
+        for holder in holders:
+            setattr(holder, name, value)
+        yield
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[list[nn.Module]]:
+    """Hold every module in eval mode while other threads wait, then give each its own; yields those in training."""
+    with exclusive(model):
+        modules = model.modules() if isinstance(model, nn.Module) else ()
+        training = [module for module in modules if module.training]
+        with setting("training", False, training):
+            yield training
+
+
+@contextmanager
+def ready(model: Adapter) -> Iterator[None]:
+    """Hold the model in eval mode and its own precision with no graph being built; say so when it was training."""
+    with (
+        undone_on_error(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        without_autocast(model.device),
+        evaluating(model.model) as training,
+    ):
+        if training:
+            warn(
+                f"{model.name} is in train mode; it is explained in eval mode and given its own mode back",
+                stacklevel=4,
+            )
+        yield

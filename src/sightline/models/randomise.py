@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from sightline.errors import InputError, RecipeError, SightlineError, UnsupportedModel
 from sightline.models.adapter import Adapter
-from sightline.models.families import adapt
+from sightline.models.inputs import adapt
 from sightline.models.vit.zero_shot import ZeroShot
 
 Order = Literal["execution", "quantus"]

@@ -153,7 +153,21 @@ def _counting() -> Iterator[FlopCounterMode]:
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        yield stack.enter_context(FlopCounterMode(display=False))
+        counter = FlopCounterMode(display=False)
+        counter.mod_tracker = _NoModules()  # type: ignore[assignment]
+        yield stack.enter_context(counter)
+
+
+class _NoModules:
+    """In place of torch's tracker of modules, whose hooks are global: they would run in the models of other threads."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_error: Any) -> None:
+        return None
 
 
 def _bottlenecks(image: Tensor, output: Tensor) -> set[Any]:

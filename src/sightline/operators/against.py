@@ -13,6 +13,7 @@ from sightline.models.adapter import Adapter
 from sightline.operators.wrapper import MultiTargetCall, Wrapper
 from sightline.registry import OPERATORS
 from sightline.types import Attribution, Indices, Logit, LogProbability, Method, Passes, Probability, Target
+from sightline.word_target import Word
 
 
 def with_class(target: Target, index: Indices) -> Target:
@@ -34,6 +35,11 @@ def check_class(model: Adapter, index: int) -> None:
 def _single_class(target: Target) -> Logit | Probability | LogProbability:
     if isinstance(target, Logit | Probability | LogProbability):
         return target
+    if isinstance(target, Word):
+        raise TargetError(
+            "a contrast needs a target of one class, and got Word; explain Word(word) and Word(word, token=…), the "
+            "word and another in its place, and compare the two maps"
+        )
     raise TargetError(
         f"a contrast needs a target of one class, and got {type(target).__name__}; give Logit, "
         "Probability or LogProbability"

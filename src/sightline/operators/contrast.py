@@ -15,41 +15,26 @@ from torch.nn import functional as F
 from sightline.errors import RecipeError, TargetError, UnsupportedMethod
 from sightline.methods.multi_target import MultiTarget, SupportsChosenTargets, multi_target, multi_target_cost
 from sightline.models.adapter import Adapter
+from sightline.models.targets import find_class
 from sightline.operators.against import check_class, class_of, with_class
+from sightline.operators.class_softmax import (
+    PRESETS,
+    Mode,
+    Preset,
+    Rules,
+    Variant,
+    class_distribution,
+    contrasted,
+    jointly_scaled,
+)
 from sightline.recipe import parts
 from sightline.registry import OPERATORS, is_registered, spec_of
 from sightline.types import Attribution, Method, Passes, Target, pixel_grid
 
-Mode = Literal["divide", "multiply"]
 At = Literal["pixels", "grid"]
-Preset = Literal["text", "table", "recommended", "released"]
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """The settings of the softmax over classes.
-
-    Attributes:
-        temperatures: the softmax is averaged over these.
-        mode: maps are divided by a temperature, or multiplied by it.
-        magnitude: the softmax is over absolute values instead of signed ones.
-        threshold: by how much the probability of the target's class must exceed 1/K.
-        joint: maps are first divided by their joint largest magnitude, so that their scale does not matter.
-    """
-
-    temperatures: tuple[float, ...] = (1, 5, 100)
-    mode: Mode = "divide"
-    magnitude: bool = False
-    threshold: float = 0.0
-    joint: bool = False
-
-
-PRESETS: dict[Preset, Rules] = {
-    "text": Rules(),
-    "table": Rules(mode="multiply", magnitude=True, threshold=0.01),
-    "recommended": Rules(mode="multiply", joint=True),
-    "released": Rules(temperatures=(10,), mode="multiply", magnitude=True, threshold=0.01),
-}
+NOBODY = -1  # in place of a class where an image has fewer than others of its batch
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,9 +42,10 @@ class ClassDistribution:
     """The details of a VAR attribution.
 
     Attributes:
-        classes: the classes of the softmax, the explained one first, shape (batch, K).
+        classes: the classes of the softmax, the explained one first, shape (batch, K); -1 where an image has fewer
+            than K.
         distribution: q, the probability of each class at each pixel, shape (K, layer, batch, height, width), in
-            float64; None unless it was asked for.
+            float64, 0 where an image has fewer classes; None unless it was asked for.
     """
 
     classes: Tensor
@@ -67,47 +53,20 @@ class ClassDistribution:
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
-        """Concatenate the details of consecutive batches."""
-        counts = sorted({part.classes.shape[1] for part in parts})
-        if len(counts) > 1:
-            raise TargetError(
-                f"got targets with {' and '.join(map(str, counts))} competing classes; let all of them be among the "
-                "classes, or none"
-            )
-        kept = [part.distribution for part in parts if part.distribution is not None]
-        return cls(torch.cat([part.classes for part in parts]), torch.cat(kept, dim=2) if kept else None)
+        """Concatenate the details of consecutive batches; those of fewer classes are filled up."""
+        most = max(part.classes.shape[1] for part in parts)
+        classes = [F.pad(part.classes, (0, most - part.classes.shape[1]), value=NOBODY) for part in parts]
+        kept = [
+            F.pad(part.distribution, (*(0,) * 8, 0, most - part.classes.shape[1]))
+            for part in parts
+            if part.distribution is not None
+        ]
+        return cls(torch.cat(classes), torch.cat(kept, dim=2) if kept else None)
 
     def take(self, rows: Sequence[int]) -> Self:
         """Return the details of these images of the batch."""
         kept = None if self.distribution is None else self.distribution[:, :, list(rows)]
         return replace(self, classes=self.classes[list(rows)], distribution=kept)
-
-
-def class_distribution(maps: Tensor, rules: Rules) -> Tensor:
-    """Return q, the softmax over K maps, shape (K, …), averaged over the temperatures; in float64, summing to one."""
-    values = maps.double().abs() if rules.magnitude else maps.double()
-    return torch.stack([_scaled(values, t, rules.mode).softmax(dim=0) for t in rules.temperatures]).mean(dim=0)
-
-
-def share_and_excess(maps: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
-    """Return the probability of the first map's class at each pixel, and its excess over 1/K, both in float64.
-
-    The excess is computed from differences of the maps, so equal maps give exactly zero and maps much smaller than a
-    temperature are still told apart.
-    """
-    values = maps.double().abs() if rules.magnitude else maps.double()
-    share, excess = torch.zeros_like(values[0]), torch.zeros_like(values[0])
-    differences = values[1:] - values[0]
-    for temperature in rules.temperatures:
-        lead = torch.expm1(_scaled(differences, temperature, rules.mode)).sum(dim=0)  # sum of exp(z_k - z_0) - 1
-        total = len(maps) + lead  # sum of exp(z_k - z_0), so q_0 is 1/total and q_0 - 1/K is -lead / (K total)
-        share += total.reciprocal()
-        excess -= torch.where(lead.isinf(), 1.0, lead / total)
-    return share / len(rules.temperatures), excess / (len(maps) * len(rules.temperatures))
-
-
-def _scaled(values: Tensor, temperature: float, mode: Mode) -> Tensor:
-    return values / temperature if mode == "divide" else values * temperature
 
 
 def comparable(attribution: Attribution, *, at: At = "pixels", blank: bool = True) -> Tensor:
@@ -118,21 +77,8 @@ def comparable(attribution: Attribution, *, at: At = "pixels", blank: bool = Tru
     grid = attribution.grid
     if at == "grid" or (grid.height, grid.width) == grid.image:
         return values
-    return F.interpolate(values, size=grid.image, mode="bilinear", align_corners=False)
-
-
-def contrasted(maps: Tensor, rules: Rules) -> Tensor:
-    """Weight the first of K maps, shape (K, layer, batch, height, width), by the softmax over all of them."""
-    share, excess = share_and_excess(jointly_scaled(maps, rules), rules)
-    return torch.where(excess > rules.threshold, maps[0].double() * share, 0.0).to(maps.dtype)
-
-
-def jointly_scaled(maps: Tensor, rules: Rules) -> Tensor:
-    """Divide the maps of each image by their joint largest magnitude, if the rules say so."""
-    if not rules.joint:
-        return maps
-    largest = maps.abs().amax(dim=(0, 1, 3, 4), keepdim=True)
-    return maps / torch.where(largest > 0, largest, 1.0)
+    options = {} if attribution.enlarge == "nearest" else {"align_corners": False}
+    return F.interpolate(values, size=grid.image, mode=attribution.enlarge, **options)
 
 
 @OPERATORS.register(
@@ -151,9 +97,11 @@ class Var(MultiTarget):
     passes of one. The score of a blank image, where a method gives it (``caap``), is subtracted first.
 
     Attributes:
-        classes: the classes of the softmax: class indices, "topK" (for instance "top3": the target, the K - 1 most
-            probable others and the least probable class) or "best_worst" (the target and the least probable class).
-            The target is always one of them.
+        classes: the classes of the softmax: numbers or labels of classes; "picture", those that the picture shows, as
+            ``explain(…, classes=…)`` or the data set of a benchmark says, as many as there are; "topK" (for instance
+            "top3": the target, the K - 1 most probable others and the least probable class); or "best_worst" (the
+            target and the least probable class). The target is always one of them. A picture that shows no other class
+            keeps its map.
         temperatures: the softmax is averaged over these; None for the preset's.
         preset: "text", the paper's formula; "table", which reproduces the paper's table: magnitudes times t, threshold
             .01; "recommended": signed maps divided by their joint maximum and multiplied by t; "released", the first
@@ -166,10 +114,14 @@ class Var(MultiTarget):
         at: "pixels" compares maps enlarged to the image, "grid" the cells of the method's own grid.
         blank: whether the score of a blank image is subtracted first, where the method gives it.
         distribution: whether to return q, the distribution over classes at each pixel, in ``details.distribution``.
+        variant: "weight", the formula above; or one of the forms that the paper rejects in its section 3.2, to see why,
+            without a threshold: "minus_all", :math:`A_c - \sum_k q_k A_k`, which vanishes where the class dominates,
+            and "minus_rivals", the same sum without the class itself, which overshoots. (A threshold of -1 keeps every
+            pixel of "weight"; the gradient of the softmax is any gradient method with a `Probability` as its target.)
     """
 
     method: Method
-    classes: tuple[int, ...] | str = "top2"
+    classes: tuple[int | str, ...] | str = "top2"
     temperatures: tuple[float, ...] | None = None
     preset: Preset = "text"
     mode: Mode | None = None
@@ -179,12 +131,14 @@ class Var(MultiTarget):
     at: At = "pixels"
     blank: bool = True
     distribution: bool = False
+    variant: Variant = "weight"
 
     def __post_init__(self) -> None:
         if isinstance(self.classes, str):
-            if not re.fullmatch(r"top[1-9]\d*|best_worst", self.classes):
+            if not re.fullmatch(r"top[1-9]\d*|best_worst|picture", self.classes):
                 raise RecipeError(
-                    f"got classes={self.classes!r}; write class indices, 'topK' such as 'top3', or 'best_worst'"
+                    f"got classes={self.classes!r}; write classes such as (3, 'cat'), 'picture', 'topK' such as "
+                    "'top3', or 'best_worst'"
                 )
         elif len(set(self.classes)) < 2:
             raise RecipeError(f"got classes={self.classes}; a contrast needs two different classes at least")
@@ -208,9 +162,9 @@ class Var(MultiTarget):
         def choose(logits: Tensor | None) -> list[Target]:
             competing.extend(self._classes(model, target, len(images), logits) for target in targets)
             pairs = zip(targets, competing, strict=True)
-            return [with_class(target, tuple(column)) for target, classes in pairs for column in classes.T.tolist()]
+            return [with_class(target, column) for target, classes in pairs for column in _columns(classes)]
 
-        if not isinstance(self.classes, str):
+        if not self.asks_the_model:
             attributions = multi_target(self.method, model, images, choose(None), every_layer=every_layer)
         elif self._chooses_for_free(model):
             assert isinstance(self.method, SupportsChosenTargets)
@@ -224,6 +178,20 @@ class Var(MultiTarget):
             for classes in competing
         ]
 
+    @property
+    def asks_the_model(self) -> bool:
+        """Whether the classes are chosen by the logits."""
+        return isinstance(self.classes, str) and self.classes != "picture"
+
+    def with_picture_classes(self) -> Self:
+        """Return the same for the classes of the picture, which the target brings along."""
+        return replace(self, classes="picture")
+
+    def competing(self, model: Adapter, images: Tensor, target: Target) -> Tensor:
+        """Return the classes of each image's softmax, the target's first, (batch, K); -1 where there are fewer."""
+        logits = model.check_logits(model.predict(images)) if self.asks_the_model else None
+        return self._classes(model, target, len(images), logits)
+
     def _chooses_for_free(self, model: Adapter) -> bool:
         return isinstance(self.method, SupportsChosenTargets) and self.method.can_choose(model)
 
@@ -231,25 +199,48 @@ class Var(MultiTarget):
         self, attributions: Sequence[Attribution], classes: Tensor, images: Tensor, every_layer: bool
     ) -> Attribution:
         """Contrast the first of the classes' attributions with the others."""
-        kept = slice(None) if every_layer else slice(1)
+        first = attributions[0]
+        kept = slice(None) if every_layer else slice(first.own, first.own + 1)
         maps = torch.stack([comparable(each, at=self.at, blank=self.blank)[kept] for each in attributions])
-        values = contrasted(maps, self.rules)
-        q = class_distribution(jointly_scaled(maps, self.rules), self.rules) if self.distribution else None
+        present = (classes != NOBODY).T[:, None, :, None, None].to(maps.device)
+        fewer = None if present.all() else present
+        values = contrasted(maps, self.rules, fewer, self.variant)
+        q = class_distribution(jointly_scaled(maps, self.rules), self.rules, fewer) if self.distribution else None
         grid = pixel_grid(images) if self.at == "pixels" else attributions[0].grid
-        return Attribution(values, grid, details=ClassDistribution(classes, q))
+        details = ClassDistribution(classes, q)
+        if not every_layer:
+            return Attribution(values, grid, details=details, layers=first.layers[kept], enlarge=first.enlarge)
+        return replace(first, values=values, grid=grid, details=details, flags=())
 
     def _classes(self, model: Adapter, target: Target, count: int, logits: Tensor | None) -> Tensor:
         """Return the classes of each image's softmax, the target's first, shape (batch, K)."""
         index = class_of(target)
         own = [index] * count if isinstance(index, int) else list(index)
         if logits is None:
-            assert not isinstance(self.classes, str)
-            return _given_classes(model, own, self.classes)
+            return _filled(
+                [_first(mine, each) for mine, each in zip(own, self._sets(model, target, count), strict=True)]
+            )
         order = logits.argsort(dim=1, descending=True, stable=True).tolist()
         chosen = [self._ranked(mine, ranked) for mine, ranked in zip(own, order, strict=True)]
         if len(chosen[0]) < 2:
             raise TargetError(f"{model.name} has {logits.shape[1]} class; a contrast needs two at least")
         return torch.tensor(chosen)
+
+    def _sets(self, model: Adapter, target: Target, count: int) -> list[list[int]]:
+        """Return the classes that are given or that the picture shows, for each image."""
+        if isinstance(self.classes, str):
+            shown = getattr(target, "classes", None)
+            if shown is None:
+                raise TargetError(
+                    "nobody says which classes the picture shows; give explain(…, classes=[…]), or write the classes "
+                    "or 'topK' in the recipe"
+                )
+            sets = [list(each) for each in shown] * (count if len(shown) == 1 else 1)
+        else:
+            sets = [[find_class(model, one) if isinstance(one, str) else one for one in self.classes]] * count
+        for index in {index for each in sets for index in each}:
+            check_class(model, index)
+        return sets
 
     def _ranked(self, mine: int, ranked: list[int]) -> list[int]:
         """Return the target's class and those it competes with, from classes ranked by probability."""
@@ -263,29 +254,31 @@ class Var(MultiTarget):
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         competing = self._count(model)
-        choosing = Passes(1 if isinstance(self.classes, str) and not self._chooses_for_free(model) else 0, 0)
+        choosing = Passes(1 if self.asks_the_model and not self._chooses_for_free(model) else 0, 0)
         return choosing + multi_target_cost(self.method, model, count * competing, every_layer=every_layer)
 
     def _count(self, model: Adapter) -> int:
-        """Return K; a target outside the given classes makes one more."""
+        """Return K; a target outside the given classes makes one more, and a picture may show more than two."""
         if not isinstance(self.classes, str):
             return len(set(self.classes))
-        wanted = 2 if self.classes == "best_worst" else int(self.classes.removeprefix("top")) + 1
+        wanted = 2 if self.classes in ("best_worst", "picture") else int(self.classes.removeprefix("top")) + 1
         return min(wanted, model.num_classes or wanted)
 
 
-def _given_classes(model: Adapter, own: list[int], classes: tuple[int, ...]) -> Tensor:
-    """Return the given classes, each image's own first, shape (batch, K)."""
-    for index in classes:
-        check_class(model, index)
-    distinct = list(dict.fromkeys(classes))
-    chosen = [[mine, *(index for index in distinct if index != mine)] for mine in own]
-    longest = max(map(len, chosen))
-    if any(len(rows) != longest for rows in chosen):
-        raise TargetError(
-            f"got targets {own}, some among classes={classes} and some not; let all of them compete, or none"
-        )
-    return torch.tensor(chosen)
+def _first(mine: int, classes: Sequence[int]) -> list[int]:
+    """Return classes with the image's own first, each once."""
+    return list(dict.fromkeys([mine, *classes]))
+
+
+def _filled(classes: Sequence[list[int]]) -> Tensor:
+    """Return the classes of each image as one tensor, (batch, K), -1 where an image has fewer."""
+    most = max(map(len, classes))
+    return torch.tensor([[*each, *[NOBODY] * (most - len(each))] for each in classes])
+
+
+def _columns(classes: Tensor) -> list[tuple[int, ...]]:
+    """Return the K classes to explain, one per image; an image that has fewer is explained for its own again."""
+    return [tuple(column) for column in torch.where(classes == NOBODY, classes[:, :1], classes).T.tolist()]
 
 
 def _class_blind(method: Method) -> str | None:

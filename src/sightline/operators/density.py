@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from sightline.errors import RecipeError
 from sightline.perturb.search.greedy import SegmentOrder
 from sightline.perturb.search.magnitudes import dense_values
-from sightline.perturb.segments import Segments
+from sightline.perturb.segments import Segments, grid_segments
 from sightline.types import Attribution, TokenGrid
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -35,6 +35,7 @@ class RefinedImage:
         curves: the response left after each segment, measured by the search and then by the metrics; n + 1 values each.
         fits: the closest convex curves.
         sparse: the value of each segment's pixels, in the segments' own numbering.
+        kept_seed: whether the order is the seed's, which scored higher than the one that the search found.
     """
 
     segments: Segments
@@ -45,6 +46,7 @@ class RefinedImage:
     curves: tuple[Array, Array]
     fits: tuple[Array, Array]
     sparse: Array
+    kept_seed: bool = False
 
     def values(self, gamma: float, kappa: float) -> Array:
         """Return the value of each segment's pixels at density gamma."""
@@ -85,18 +87,20 @@ class Refinement:
         """Return the details of these images of the batch."""
         return replace(self, images=tuple(self.images[row] for row in rows))
 
-    def with_density(self, gamma: float, output: Output | None = None) -> Attribution:
+    def with_density(self, gamma: float, output: Output | None = None, kappa: float | None = None) -> Attribution:
         """Return the map at another density, from 0 (sparse) to 1 (dense), without a model pass.
 
         Args:
             gamma: the density.
             output: smooth or sharp; by default as in the recipe.
+            kappa: the least value that counts as important; by default as in the recipe.
         """
         if not 0 <= gamma <= 1:
             raise RecipeError(f"got gamma={gamma}; a density lies between 0 (sparse) and 1 (dense)")
         output = output or self.output
-        values = [torch.from_numpy(image.values(gamma, self.kappa)).to(self.like) for image in self.images]
-        if output == "sharp" and self.cells:
+        kappa = self.kappa if kappa is None else kappa
+        values = [torch.from_numpy(image.values(gamma, kappa)).to(self.like) for image in self.images]
+        if output == "sharp" and self.cells and self._on_cells:
             maps, grid = torch.stack(values).unflatten(1, self.cells), TokenGrid(*self.cells, image=self.size)
         else:
             painted = [image.segments.paint(value) for image, value in zip(self.images, values, strict=True)]
@@ -104,7 +108,15 @@ class Refinement:
                 painted if output == "sharp" else [self._smooth(*p) for p in zip(painted, values, strict=True)]
             )
             grid = TokenGrid(*self.size, image=self.size)
-        return Attribution(maps[None], grid, details=self)
+        return Attribution(maps[None], grid, details=self, enlarge="nearest" if output == "sharp" else "bilinear")
+
+    @property
+    def _on_cells(self) -> bool:
+        """Whether cells enlarged to the image are the segments; not where patches leave a rest at the border."""
+        labels = self.images[0].segments.labels
+        return self.cells is not None and torch.equal(
+            labels, grid_segments(self.size, self.cells, None, labels.device).labels
+        )
 
     def _smooth(self, sharp: Tensor, values: Tensor) -> Tensor:
         """Resize a map to about a pixel per segment, and back to the size of the image."""

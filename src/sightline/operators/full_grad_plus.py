@@ -55,7 +55,8 @@ class FullGradPlus(MultiTarget):
         terms = full_grad_terms(model, images, targets)
         biases = [grid.to_map(of_target.biases[first])[None] for of_target in terms]
         if self._plain:
-            layers = [Attribution(grid.to_map(of_target.inputs), grid) for of_target in terms]
+            blocks = tuple(range(depth))
+            layers = [Attribution(grid.to_map(of_target.inputs), grid, layers=blocks) for of_target in terms]
         else:
             layers = multi_target(self.method, model, images, targets, every_layer=True)
         sums = [sum_layers(self.method, model, attribution, first, depth) for attribution in layers]

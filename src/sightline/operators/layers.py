@@ -35,27 +35,27 @@ class LayerSum(MultiTarget):
         return [sum_layers(self.method, model, attribution, first, last) for attribution in every_layer_of]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        depth_of(model, self.method)  # what cannot be summed has no cost
+        self.span(model, depth_of(model, self.method))  # what cannot be summed has no cost
         return multi_target_cost(self.method, model, count, every_layer=True)
 
 
 def sum_layers(method: Method, model: Adapter, attribution: Attribution, first: int, last: int) -> Attribution:
-    """Sum the start layers `first` up to, not including, `last`.
+    """Sum the layers of the blocks `first` up to, not including, `last`; blocks the method does not have add nothing.
 
-    A method whose own first block is later than 0 has fewer layers than the model has blocks; the missing ones are the
-    earliest.
+    Layers are chosen by the number of their block (`Attribution.layers`), not by their place among the values.
     """
-    layers = attribution.values
-    missing = depth_of(model, method) - len(layers)
-    kept = layers[max(0, first - missing) : max(0, last - missing)]
-    if len(layers) == 1 and missing:
+    if len(attribution.values) == 1 and depth_of(model, method) > 1:
         raise UnsupportedMethod(
             f"{spec_of(method).name} gives one map and no start layers to sum on {model.name}; "
             "sum layers of ixg, gradient, grad_cam, gae, rollout or raw_attention instead"
         )
-    if not len(kept):
-        raise RecipeError(f"layers {first} to {last} leave nothing of the {len(layers)} there are; widen them")
-    return replace(attribution, values=kept.sum(dim=0, keepdim=True))
+    numbers = [(place, block) for place, block in enumerate(attribution.layers) if isinstance(block, int)]
+    kept = [place for place, block in numbers if first <= block < last]
+    if not kept:
+        raise RecipeError(
+            f"layers {first} to {last} leave nothing of the {len(attribution.values)} there are; widen them"
+        )
+    return replace(attribution, values=attribution.values[kept].sum(dim=0, keepdim=True), layers=(), own=0)
 
 
 def depth_of(model: Adapter, method: Any) -> int:
@@ -80,7 +80,9 @@ class Plus(LayerSum):
     .. math:: M = \sum_{\ell=0}^{L-1} A(f_\ell)(X_\ell)
 
     where :math:`f_\ell` is the part of the network from block :math:`\ell` on and :math:`X_\ell` its input tokens.
-    Aggregates the information of all layers. Methods that yield all start layers in one pass cost no more with it.
+    Aggregates the information of all layers. Methods that yield all start layers in one pass cost no more with it. Of a
+    class activation map it sums those of the tokens that enter each block; of ``gae``, ``globenc`` and ``alti``, which
+    multiply one matrix per block, the blocks' own matrices.
     """
 
     method: Method
@@ -119,11 +121,12 @@ class Layers(LayerSum):
 
     .. math:: M = \sum_{\ell=\text{first}}^{\text{last}-1} A(f_\ell)(X_\ell)
 
-    ``layers(ixg, first=6, last=7)`` is the method started at block 6 alone.
+    ``layers(ixg, first=6, last=7)`` is the method started at block 6 alone. Layers are those that `plus` sums, by the
+    number of their block.
 
     Attributes:
-        first: the first layer.
-        last: the layer before which to stop; by default all that follow.
+        first: the first layer; a negative number counts from the last one, so that -1 is the last block on any model.
+        last: the layer before which to stop, likewise; by default all that follow.
     """
 
     method: Method
@@ -131,7 +134,8 @@ class Layers(LayerSum):
     last: int | None = None
 
     def span(self, model: Adapter, depth: int) -> tuple[int, int]:
-        last = depth if self.last is None else self.last
-        if not 0 <= self.first < last <= depth:
-            raise RecipeError(f"got first={self.first} and last={last}; {model.name} has blocks 0 to {depth - 1}")
-        return self.first, last
+        ends = (self.first, depth if self.last is None else self.last)
+        first, last = (end + depth if end < 0 else end for end in ends)
+        if not 0 <= first < last <= depth:
+            raise RecipeError(f"got first={self.first} and last={ends[1]}; {model.name} has blocks 0 to {depth - 1}")
+        return first, last

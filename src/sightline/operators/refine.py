@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -11,33 +12,35 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sightline.errors import RecipeError
+from sightline.errors import RecipeError, warn
 from sightline.methods.attention.bi_attention import BiAttention
 from sightline.methods.patching.simple import patch_grid
 from sightline.models.adapter import Adapter
-from sightline.models.precision import full_dtype, full_precision
+from sightline.models.passes import full_dtype, full_precision
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.operators.density import Array, Output, RefinedImage, Refinement
-from sightline.perturb.curve import responses, scored
-from sightline.perturb.endpoints import BLURS, Endpoints, find_endpoints
-from sightline.perturb.order import importance_order, ranks
+from sightline.perturb.curve import importance_order, ranks, responses, scored
+from sightline.perturb.endpoints import BLURS, Baseline, Endpoints, find_endpoints
 from sightline.perturb.search.composites import side_by_side
-from sightline.perturb.search.greedy import Rule, SegmentOrder, greedy, most_passes
+from sightline.perturb.search.greedy import Rule, SegmentOrder, follow, greedy, most_passes
 from sightline.perturb.search.interior_point import early_fit
-from sightline.perturb.search.magnitudes import convex_fit, falling_curve, mean_curve, segment_values
+from sightline.perturb.search.magnitudes import convex_fit, curve_areas, falling_curve, mean_curve, segment_values
 from sightline.perturb.segments import Segments, grid_segments, slic_segments
 from sightline.registry import OPERATORS
 from sightline.types import Attribution, Method, Passes, Target
 
 WIDEST = 28  # candidates per step at most
+COMPARED = 28  # points of the curves by which a search and its seed are compared
+KAPPA = 0.005
 Size = tuple[int, int]
+Curves = tuple[Array, Array]  # the score as pixels are inserted, and as they are deleted
 
 
 @OPERATORS.register(
     "mda",
     family="refine",
     cite="mda2025",
-    cost="at most 5790 forwards at 14×14 segments beside the seed's; about half with search='fast'",
+    cost="at most 6486 forwards at 14×14 segments beside the seed's, mostly some 5640; about half with search='fast'",
     parity="authors' code, random and real ViT: orders identical, maps 1e-5 (released), 1e-3 (default)",
 )
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ class MetricDriven:
     :math:`a_i \ge \kappa`. For maps that these metrics judge, at the price of thousands of forward passes.
 
     It runs on any model, and on any target; of a class it follows the probability. The map is never negative.
-    ``details.with_density(gamma)`` gives the map at another density without a further pass. Where the paper and the
+    Density, kappa and output are applied to what the search found: ``details.with_density(gamma, kappa=...)``, a list
+    of recipes given to ``explain`` and a benchmark run of several share one search. Where the paper and the
     released code differ the code is followed; ``preset='released'`` also has what looks unintended in it. The search,
     the differences and measurements: docs/guide/mda.md.
 
@@ -64,7 +68,9 @@ class MetricDriven:
         kappa: the least value that counts as important when the map is made dense.
         tau: the share of the response at which insertion stops; 1 is insertion alone, 0 deletion alone.
         search: exact measures every candidate of a step; fast measures new ones, those that were best when last
-            measured and those measured longest ago, and so needs half the passes.
+            measured and those measured longest ago, and so needs half the passes. Where a search ends below its own
+            seed, in insertion minus deletion, the seed's order is kept with a warning, unless exact is written; the
+            default is exact with that comparison.
         per_step: how many segments a step pastes.
         preset: released for the authors' program as it is.
         segments: grid for the model's own patches, slic for superpixels; by default as the preset says.
@@ -73,15 +79,19 @@ class MetricDriven:
         steps: points of the insertion and deletion curves by which the magnitudes are set.
         tie: which pixels of a segment go first in these curves: quicksort, as numpy's unstable sort leaves them, which
             the authors use, or index (row by row), which is the same on every machine.
-        output: smooth resizes the map to a pixel per segment and back to the image's size, as the paper does; sharp
-            gives one value per segment, on the grid itself where segments are a grid.
+        output: sharp gives one value per segment, which the pixels of the segment share: the map that was searched;
+            smooth resizes it to a pixel per segment and bilinearly back to the image's size, as the authors' program
+            returns it. By default sharp, and smooth for ``preset='released'``.
+        insertion: the image into which insertion pastes: blur, in which the class is not recognised; zero (after
+            normalisation), which the authors' program calls black; or black.
+        deletion: the image into which deletion pastes, likewise.
     """
 
     seed: Method | None = field(default_factory=BiAttention)
     gamma: float = 0.0
-    kappa: float = 0.005
+    kappa: float = KAPPA
     tau: float = 0.9
-    search: Literal["exact", "fast"] = "exact"
+    search: Literal["exact", "fast"] | None = None
     per_step: int = 1
     preset: Literal["released"] | None = None
     segments: Literal["grid", "slic"] | None = None
@@ -89,7 +99,9 @@ class MetricDriven:
     window: int | None = None
     steps: int = 224
     tie: Literal["quicksort", "index"] = "quicksort"
-    output: Output = "smooth"
+    output: Output | None = None
+    insertion: Baseline = "blur"
+    deletion: Baseline = "zero"
 
     def __post_init__(self) -> None:
         for name in ("gamma", "tau"):
@@ -115,58 +127,96 @@ class MetricDriven:
     ) -> Attribution:
         """Order given segments, one partition per image with the seed's score of each segment, and set magnitudes."""
         score_target = scored(target, "probability", model)
-        endpoints = find_endpoints(model, images, score_target)
-        orders = [importance_order(seed[None, None])[0].tolist() for seed in seeds]
-        searches = side_by_side(
-            model,
-            score_target,
-            [greedy(*each, self.rule(each[1].count)) for each in zip(endpoints, segments, orders, strict=True)],
-        )
+        endpoints = find_endpoints(model, images, score_target, self.insertion, self.deletion)
+        task = _Task(model, score_target, endpoints, segments, seeds)
+        searches = side_by_side(model, score_target, [greedy(*each, self.rule(each[1].count)) for each in task.rows()])
+        refined, curves = self.set_magnitudes(task, searches)
+        if self.compares_with_seed:
+            refined = self.keep_better_seeds(task, refined, curves)
+        return self.details(model, images, tuple(refined)).with_density(self.gamma)
+
+    def set_magnitudes(self, task: _Task, searches: Sequence[SegmentOrder]) -> tuple[list[RefinedImage], list[Curves]]:
+        """Set magnitudes by the response that the search measured, then by the insertion and deletion of that map."""
         fit_to = early_fit if self.released else convex_fit
+        ends = task.endpoints
         first = [
             falling_curve([end.full, *reversed(search.deletion)], end.empty, end.full)
-            for end, search in zip(endpoints, searches, strict=True)
+            for end, search in zip(ends, searches, strict=True)
         ]
         fits = [fit_to(curve) for curve in first]
         sharp = [
-            own.paint(torch.from_numpy(by_segment(search, fit, own)).to(images.device))
-            for search, fit, own in zip(searches, fits, segments, strict=True)
+            own.paint(torch.from_numpy(by_segment(search, fit, own)).to(own.labels.device))
+            for search, fit, own in zip(searches, fits, task.segments, strict=True)
         ]
-        second = self.remeasure(model, score_target, endpoints, torch.stack(sharp), segments)
+        curves = self.measure(task, torch.stack(sharp), range(self.steps + 1))
+        second = [
+            mean_curve(*pair, end.scores, own.count) for pair, end, own in zip(curves, ends, task.segments, strict=True)
+        ]
         refits = [fit_to(curve) for curve in second]
-        refined = tuple(
+        refined = [
             RefinedImage(
-                segments[i], seeds[i], searches[i], end.side, (end.full, end.blur, end.empty),
-                (first[i], second[i]), (fits[i], refits[i]), by_segment(searches[i], refits[i], segments[i]),
+                task.segments[i], task.seeds[i], searches[i], end.side, end.scores,
+                (first[i], second[i]), (fits[i], refits[i]), by_segment(searches[i], refits[i], task.segments[i]),
             )
-            for i, end in enumerate(endpoints)
-        )  # fmt: skip
-        return self.details(model, images, refined).with_density(self.gamma)
-
-    def remeasure(
-        self, model: Adapter, target: Target, endpoints: list[Endpoints], maps: Tensor, segments: list[Segments]
-    ) -> list[Array]:
-        """Insert and delete pixels in the order of the maps; return the mean of both curves, one point per segment."""
-        image, blurred, blank = (torch.stack([getattr(e, n) for e in endpoints]) for n in ("image", "blurred", "blank"))
-        pixels = maps.shape[-2] * maps.shape[-1]
-        counts = [round(pixels * step / self.steps) for step in range(1, self.steps)]
-        pixel_ranks = ranks(importance_order(maps) if self.tie == "index" else unstable_order(maps))
-        inserted = responses(model, blurred, image, target, pixel_ranks, counts).double().cpu().numpy()
-        deleted = responses(model, image, blank, target, pixel_ranks, counts).double().cpu().numpy()
-        return [
-            mean_curve(
-                np.array([end.blur, *rising, end.full]), np.array([end.full, *falling, end.empty]),
-                (end.full, end.blur, end.empty), own.count,
-            )
-            for end, rising, falling, own in zip(endpoints, inserted, deleted, segments, strict=True)
+            for i, end in enumerate(ends)
         ]  # fmt: skip
+        return refined, curves
+
+    def measure(self, task: _Task, maps: Tensor, points: Sequence[int]) -> list[Curves]:
+        """Insert and delete pixels in the order of the maps; return both curves at these of the `steps` + 1 points."""
+        image, blurred, blank = (
+            torch.stack([getattr(e, n) for e in task.endpoints]) for n in ("image", "blurred", "blank")
+        )
+        pixels = maps.shape[-2] * maps.shape[-1]
+        counts = [round(pixels * step / self.steps) for step in points[1:-1]]
+        pixel_ranks = ranks(importance_order(maps) if self.tie == "index" else unstable_order(maps))
+        pairs = ((blurred, image), (image, blank))
+        inserted, deleted = (
+            responses(task.model, *pair, task.target, pixel_ranks, counts).double().cpu().numpy() for pair in pairs
+        )
+        return [
+            (np.array([end.blur, *rising, end.full]), np.array([end.full, *falling, end.empty]))
+            for end, rising, falling in zip(task.endpoints, inserted, deleted, strict=True)
+        ]
+
+    def keep_better_seeds(
+        self, task: _Task, refined: list[RefinedImage], curves: Sequence[Curves]
+    ) -> list[RefinedImage]:
+        """Keep the seed's own order for the images on which the search ended below it, and say so."""
+        points = _few(self.steps)
+        at = np.array(points) / self.steps
+        maps = [own.paint(falling_values(order)) for _, own, order in task.rows()]
+        of_seeds = self.measure(task, torch.stack(maps).to(task.endpoints[0].image.device), points)
+        found = [
+            (self.quality((own[0][points], own[1][points]), end, at), self.quality(of_seed, end, at))
+            for own, of_seed, end in zip(curves, of_seeds, task.endpoints, strict=True)
+        ]
+        worse = [row for row, (of_search, of_seed) in enumerate(found) if of_seed > of_search]
+        if not worse:
+            return refined
+        of_search, of_seed = found[worse[0]]
+        warn(
+            f"MDA's search ended below its own seed for {len(worse)} of {len(refined)} images ({of_search:.2f} against "
+            f"{of_seed:.2f}, insertion minus deletion); the seed's order is kept there. Write search='exact' for the "
+            "order that was searched, or try another seed",
+            stacklevel=2,
+        )
+        again = task.take(worse)
+        kept, _ = self.set_magnitudes(again, side_by_side(task.model, again.target, [follow(*r) for r in again.rows()]))
+        by_row = dict(zip(worse, kept, strict=True))
+        return [replace(by_row[i], kept_seed=True) if i in by_row else each for i, each in enumerate(refined)]
+
+    def quality(self, curves: Curves, endpoints: Endpoints, at: Array) -> float:
+        """Return what the search is for: insertion minus deletion, or one of them at an extreme of tau."""
+        rising, falling = curve_areas(*curves, endpoints.scores, at)
+        return (rising if self.tau > 0 else 0.0) - (falling if self.tau < 1 else 0.0)
 
     def details(self, model: Adapter, images: Tensor, refined: tuple[RefinedImage, ...]) -> Refinement:
         """Return the details of the attribution, from which its map is made."""
         size = (images.shape[-2], images.shape[-1])
         like = images.new_empty(0, dtype=full_dtype(images.dtype))
         cells = self.cells_of(model, size) if self.kind == "grid" else None
-        return Refinement(refined, cells, size, like, self.output, self.kappa)
+        return Refinement(refined, cells, size, like, self.shown_as, self.kappa)
 
     # ---- derived from the options ------------------------------------------------------------------------------
 
@@ -204,12 +254,73 @@ class MetricDriven:
             cut_short=self.released,
         )
 
+    @property
+    def compares_with_seed(self) -> bool:
+        """Whether the seed's own order is measured too: wherever there is one, unless the search is insisted on."""
+        return self.seed is not None and self.search != "exact" and not self.released
+
+    @property
+    def basis(self) -> MetricDriven:
+        """The same search at density 0; density, kappa and output are applied to what it finds."""
+        return replace(self, gamma=0.0, kappa=KAPPA, output=None)
+
+    def from_basis(self, attribution: Attribution) -> Attribution:
+        assert isinstance(attribution.details, Refinement)
+        return replace(attribution.details, kappa=self.kappa, output=self.shown_as).with_density(self.gamma)
+
+    @property
+    def shown_as(self) -> Output:
+        return self.output or ("smooth" if self.released else "sharp")
+
     def cost(self, model: Adapter) -> Passes:
-        """Return the most it can cost: the image decides how far insertion goes and how much blur is needed."""
+        """Return the most it can cost.
+
+        The image decides how far insertion goes, how much blur is needed and whether the seed's order is kept.
+        """
         cells = self.cells_of(model, model.default_size)
         count = cells[0] * cells[1]
         seed = Passes() if self.seed is None else self.seed.cost(model)
-        return seed + Passes(2 + len(BLURS) + 2 * (self.steps - 1) + most_passes(count, self.rule(count)))
+        curves = 2 * (self.steps - 1)
+        comparing = 2 * (len(_few(self.steps)) - 2) + count + curves if self.compares_with_seed else 0
+        return seed + Passes(2 + len(BLURS) + curves + comparing + most_passes(count, self.rule(count)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Task:
+    """What a search is about: the model, the target, and per image its endpoints, segments and the seed's scores."""
+
+    model: Adapter
+    target: Target
+    endpoints: list[Endpoints]
+    segments: list[Segments]
+    seeds: list[Tensor]
+
+    def rows(self) -> Iterator[tuple[Endpoints, Segments, list[int]]]:
+        """Yield the endpoints, the segments and the seed's order of each image."""
+        orders = (importance_order(seed[None, None])[0].tolist() for seed in self.seeds)
+        return zip(self.endpoints, self.segments, orders, strict=True)
+
+    def take(self, rows: Sequence[int]) -> _Task:
+        """Return the task of these images."""
+        return _Task(
+            self.model,
+            self.target.take(rows),
+            [self.endpoints[row] for row in rows],
+            [self.segments[row] for row in rows],
+            [self.seeds[row] for row in rows],
+        )
+
+
+def _few(steps: int) -> list[int]:
+    """Return about as many of the points 0 to `steps` as it takes to compare two orders, both ends among them."""
+    return sorted({*range(0, steps, max(1, steps // COMPARED)), steps})
+
+
+def falling_values(order: Sequence[int]) -> Tensor:
+    """Return values that fall along an order of segments, in the segments' own numbering."""
+    values = torch.empty(len(order), dtype=torch.float64)
+    values[list(order)] = torch.arange(len(order), 0, -1, dtype=torch.float64)
+    return values
 
 
 def seed_scores(maps: Tensor, cells: Size, segments: list[Segments], *, magnitude: bool) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Fills: what removed pixels become."""
+"""Fills: what removed pixels become: a colour, a blur, noise, or what a user's in-painter makes of them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ from scipy.ndimage import gaussian_filter1d
 from torch import Tensor
 from torch.nn import functional as F
 
-from sightline.errors import RecipeError
+from sightline.errors import InputError, RecipeError
 from sightline.models.adapter import Adapter
-from sightline.models.precision import full_precision
+from sightline.models.passes import full_precision
+from sightline.seeds import generators, uniform
 
 FillName = Literal["zero", "blur", "black", "white", "mean"]
+FillOrNoise = Literal["zero", "blur", "black", "white", "mean", "noise"]
+
+
+# A user's in-painter: pixel values in 0..1, (n, 3, height, width), and which of them are missing, bool of
+# (n, height, width), give the whole pictures.
+InPainter = Callable[[Tensor, Tensor], Tensor]
+FillOption = FillName | InPainter
+NoiseOption = FillOrNoise | InPainter
 
 
 class Fill(Protocol):
@@ -84,6 +93,43 @@ class Blur:
         return both.to(images.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Random colours, each between black and white with equal probability; they depend on the seed and the image."""
+
+    seed: int = 0
+
+    def __call__(self, model: Adapter, images: Tensor, /) -> Tensor:
+        drawn = [uniform(tuple(images.shape[1:]), generator) for generator in generators(self.seed, images)]
+        return model.normalise(torch.stack(drawn).to(images))
+
+
+@dataclass(frozen=True, slots=True)
+class InPaint:
+    """What a user's in-painter makes of the missing pixels; known pixels stay as they are.
+
+    An image of which nothing is known becomes its own mean colour: there is nothing to paint from.
+    """
+
+    function: InPainter
+
+    def __call__(self, model: Adapter, images: Tensor, /) -> Tensor:
+        return Mean()(model, images)
+
+    def paint(self, model: Adapter, images: Tensor, removed: Tensor) -> Tensor:
+        """Return the images, (n, 3, height, width), with the removed pixels, bool (n, height, width), painted."""
+        painted = self.function(model.denormalise(images), removed)
+        if not isinstance(painted, Tensor) or painted.shape != images.shape or not torch.isfinite(painted).all():
+            came = tuple(painted.shape) if isinstance(painted, Tensor) else type(painted).__name__
+            raise InputError(
+                f"the in-painter gave {came} for pictures of shape {tuple(images.shape)}; "
+                "it must give finite pixel values in 0..1 of the same shape"
+            )
+        nothing = removed.flatten(1).all(dim=1)[:, None, None, None]
+        whole = torch.where(nothing, self(model, images), model.normalise(painted.to(images)))
+        return torch.where(removed[:, None], whole, images)
+
+
 @lru_cache(maxsize=64)
 def kernel_line(radius: int, sigma: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return one row of the blur kernel, which sums to one; the kernel is its outer product with itself."""
@@ -96,7 +142,7 @@ def kernel_line(radius: int, sigma: float) -> np.ndarray[tuple[int], np.dtype[np
 _PLAIN: dict[str, Callable[[], Fill]] = {"zero": Zero, "black": Black, "white": White, "mean": Mean}
 
 
-def make_fill(name: str, radius: int = 5, sigma: float = 5.0) -> Fill:
+def make_fill(name: FillOption | str, radius: int = 5, sigma: float = 5.0) -> Fill:
     """Return the fill of this name; radius and sigma belong to the blur, and another fill refuses them.
 
     >>> make_fill("blur", radius=15, sigma=31)
@@ -104,8 +150,28 @@ def make_fill(name: str, radius: int = 5, sigma: float = 5.0) -> Fill:
     """
     if name == "blur":
         return Blur(radius, sigma)
+    if not isinstance(name, str):
+        raise RecipeError(
+            f"got fill={name!r}; an in-painter needs to know which pixels are missing, so only metrics that remove "
+            "whole pixels take one, such as deletion"
+        )
     if name not in _PLAIN:
         raise RecipeError(f"got fill={name!r}; choose from {', '.join(get_args(FillName))}")
     if Blur(radius, sigma) != Blur():
         raise RecipeError(f"got radius={radius}, sigma={sigma} with fill={name!r}; only fill='blur' has them")
     return _PLAIN[name]()
+
+
+def removing_fill(option: NoiseOption, radius: int = 5, sigma: float = 5.0, seed: int = 0) -> Fill:
+    """Return the fill of this name, "noise" being random colours of this seed, or the user's in-painter."""
+    if option != "noise" and isinstance(option, str):
+        return make_fill(option, radius, sigma)
+    make_fill("zero", radius, sigma)  # refuses the options of a blur
+    return Noise(seed) if isinstance(option, str) else InPaint(option)
+
+
+def fill_where(fill: Fill, model: Adapter, images: Tensor, filled: Tensor, removed: Tensor) -> Tensor:
+    """Return the images with the removed pixels filled; `filled` is what the fill made of the whole images."""
+    if isinstance(fill, InPaint):
+        return fill.paint(model, images, removed)
+    return torch.where(removed[:, None], filled, images)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,7 +93,8 @@ def _at_six_scales(raw: Tensor) -> Tensor:
     image = resize(pixels, (SIDE, SIDE), order=3, mode="constant", preserve_range=True, anti_aliasing=True)
     masks = []
     for scale in SCALES:
-        labels = cutter(image, scale=scale, sigma=SMOOTHING, min_size=SMALLEST)
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of images with more than 3 channels
+            labels = cutter(image, scale=scale, sigma=SMOOTHING, min_size=SMALLEST)
         shape, plain = tuple(raw.shape[-2:]), {"mode": "constant", "preserve_range": True, "anti_aliasing": False}
         masks.append(_masks(torch.from_numpy(resize(labels, shape, order=0, **plain).astype("int64"))))
     return torch.cat(masks)

@@ -8,6 +8,7 @@ Python a label map of the image or a function of it does as well; see `segments_
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -15,9 +16,10 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from sightline.errors import RecipeError, ShapeError
+from sightline.errors import InputError, RecipeError, ShapeError
 from sightline.extras import require
 from sightline.models.adapter import Adapter
+from sightline.models.channels import COLOURS
 from sightline.perturb.segments import Segments, grid_segments
 
 Cut = str | tuple[str | int | float, ...]
@@ -217,10 +219,13 @@ def _cut(model: Adapter, images: Tensor, cut: Cut) -> list[Segments]:
     if cells is not None:
         return [grid_segments(size, cells, device=images.device)] * len(images)
     name, numbers = check_cut(cut)
+    if name == "quickshift" and images.shape[1] != COLOURS:
+        raise InputError(f"quickshift cuts colour images, and these have {images.shape[1]} channels; choose 'slic'")
     cutter: Any = getattr(require("skimage.segmentation"), name)
     pieces = []
     for raw in model.denormalise(images.detach().double()).clamp(0, 1):
-        labels = cutter(raw.movedim(0, -1).cpu().numpy(), **_settings(name, numbers))
+        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # of images with more than 3 channels
+            labels = cutter(raw.movedim(0, -1).cpu().numpy(), **_settings(name, numbers))
         pieces.append(Segments(_numbered(labels).labels.to(images.device)))
     return pieces
 

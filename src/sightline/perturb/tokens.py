@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sightline.errors import InputError
 from sightline.models.vit.adapter import VisionTransformer
-from sightline.perturb.order import Tie, importance_order
+from sightline.perturb.curve import Tie, importance_order
 
 
 def run_on_tokens(model: VisionTransformer, tokens: Tensor, keep: Tensor) -> Tensor:

@@ -11,29 +11,48 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from sightline.audit.explained_image import ExplainedImage
-from sightline.audit.scored_map import ScoredMap
-from sightline.audit.verdict import Verdict
-from sightline.citations import keys_of, references, specs_of
+from sightline.audit.panel import ExplainedImage, ScoredMap, Verdict
+from sightline.citations import brief_citation
 from sightline.errors import RecipeError
 from sightline.extras import require
 from sightline.files import write_output
-from sightline.formatting import format_count, format_probability, format_score
+from sightline.formatting import format_count, format_interval, format_percent, format_probability, format_score
 from sightline.report.charts.curve import line_chart
-from sightline.report.figure import heat, overlay
-from sightline.report.palette import DIVERGING, SEQUENTIAL, css_gradient
+from sightline.report.figure import DIVERGING, SEQUENTIAL, css_gradient, overlay_and_heat
+from sightline.report.outline import outlined
+from sightline.report.smoothing import shown_map, smoothing_note
 
-__all__ = ["ExplainPage", "ImageSection", "MapCard", "embed", "image_section", "render_page", "write_page"]
+__all__ = [
+    "ExplainPage",
+    "ImageSection",
+    "Link",
+    "MapCard",
+    "RenderedSection",
+    "embed",
+    "image_section",
+    "load_template",
+    "page_bytes",
+    "render_page",
+    "render_section",
+    "write_page",
+]
 
-JUDGE = "ins_del"
-SCORE_NAMES = {"insertion": "insertion", "deletion": "deletion", JUDGE: "insertion \N{MINUS SIGN} deletion"}
-DIRECTIONS = {"insertion": "higher is better", "deletion": "lower is better", JUDGE: "higher is better"}
+JUDGES = ("score", "ins_del")  # what maps are ranked by: the mean over several fills, or the main ones alone
+SCORE_NAMES = {
+    "score": "mean over the fills",
+    "insertion": "insertion",
+    "deletion": "deletion",
+    "ins_del": "insertion \N{MINUS SIGN} deletion",
+}
+DIRECTIONS = {"deletion": "lower is better"} | dict.fromkeys(("score", "insertion", "ins_del"), "higher is better")
+GRADIENTS = {"signed": css_gradient(DIVERGING), "unsigned": css_gradient(SEQUENTIAL)}  # of the legend
 _LARGEST = 560  # pixels of the longer side of an embedded picture: sharp in a card, small in the file
 
 
@@ -52,6 +71,14 @@ class MapCard:
     rank: int | None
     note: str = ""
     cite: str = ""
+    fills: Mapping[str, float] = field(default_factory=dict)
+    interval: tuple[float, float] | None = None
+    share: float | None = None
+
+    @property
+    def judge(self) -> str:
+        """Return the name of the score that the map is ranked by."""
+        return next((name for name in JUDGES if name in self.scores), "")
 
     @property
     def is_control(self) -> bool:
@@ -73,29 +100,87 @@ class ImageSection:
 
 
 @dataclass(frozen=True)
+class RenderedSection:
+    """One image as HTML, and its row in the overview; texts alone, so that it can be kept in a file.
+
+    Attributes:
+        name: of the image.
+        target: what is explained.
+        target_probability: of it; None where the model has no probabilities.
+        headline: of the verdict.
+        thumb: a small picture, as a data URI.
+        anchor: the id of the section.
+        html: the section itself.
+        page: the file that holds the section, where that is not the page with the overview.
+    """
+
+    name: str
+    target: str
+    target_probability: float | None
+    headline: str
+    thumb: str
+    anchor: str
+    html: str
+    page: str = ""
+
+    @property
+    def href(self) -> str:
+        """Where the overview links to."""
+        return f"{self.page}#{self.anchor}"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link to another page of the same run."""
+
+    text: str
+    href: str
+
+
+@dataclass(frozen=True)
 class ExplainPage:
-    """Everything one run has to show."""
+    """Everything one run has to show, or one of its pages.
+
+    Attributes:
+        title: of the page.
+        model: what it is called.
+        sections: the images, in order.
+        command: what makes the page again.
+        versions: of the packages that were used.
+        metric_notes: by score, a sentence on how to read it.
+        bibtex: of the methods and metrics.
+        links: to the other pages, where a run has several.
+        overview: list the images and show none; they are on pages of their own.
+    """
 
     title: str
     model: str
-    sections: Sequence[ImageSection]
+    sections: Sequence[ImageSection | RenderedSection]
     command: str
     versions: Mapping[str, str] = field(default_factory=dict)
     metric_notes: Mapping[str, str] = field(default_factory=dict)
     bibtex: str = ""
+    links: Sequence[Link] = ()
+    overview: bool = False
 
 
 def write_page(page: ExplainPage, path: Path | str) -> Path:
     """Write the page, whole or not at all; raise `OutputError` when the folder cannot be written."""
+    return write_output(path, page_bytes(page))
+
+
+def page_bytes(page: ExplainPage) -> bytes:
+    """Return the page as it is written to a file."""
     # A file name may hold bytes that are no text; they become "?" instead of stopping the run at its last step.
-    return write_output(path, render_page(page).encode("utf-8", errors="replace"))
+    return render_page(page).encode("utf-8", errors="replace")
 
 
 def image_section(image: ExplainedImage, name: str = "") -> ImageSection:
     """Draw what the page shows of an image: the picture, the classes, every map over what the model saw."""
+    picture = image.view.picture
     return ImageSection(
         name=name or image.name,
-        picture=image.view.picture,
+        picture=picture if image.region is None else outlined(picture, image.region),
         classes=[(each.label, each.probability or 0.0) for each in image.top],
         target=image.target.label,
         target_probability=image.target.probability,
@@ -105,49 +190,81 @@ def image_section(image: ExplainedImage, name: str = "") -> ImageSection:
 
 
 def _map_card(image: ExplainedImage, scored: ScoredMap) -> MapCard:
-    picture = image.view.picture
+    fills = scored.fills
+    drawn, heat = overlay_and_heat(image.view.picture, shown_map(scored.map))
+    if image.region is not None:
+        drawn, heat = outlined(drawn, image.region), outlined(heat, image.region)
+    judged = {} if fills is None else {"score": scored.score}
     return MapCard(
         recipe=scored.recipe,
-        picture=overlay(picture, scored.map),
-        heat=heat(scored.map, picture.size),
-        scores={JUDGE: scored.ins_del, "insertion": scored.insertion, "deletion": scored.deletion},
+        picture=drawn,
+        heat=heat,
+        scores={**judged, "ins_del": scored.ins_del, "insertion": scored.insertion, "deletion": scored.deletion},
         curves=scored.curves,
         passes_forward=scored.passes.forward,
         passes_backward=scored.passes.backward,
         seconds=scored.seconds,
         rank=scored.rank,
-        note=scored.note,
+        note=", ".join(filter(None, (scored.note, smoothing_note(scored.map)))),
         cite=_cited(scored.recipe),
+        fills={} if fills is None else fills.means,
+        interval=None if fills is None else fills.interval,
+        share=scored.share,
     )
 
 
 def _cited(recipe: str) -> str:
-    """Return the papers behind a recipe in a few words: first author and year of each."""
+    """Return the papers behind a recipe in a few words; none for an object from outside the registries."""
     try:
-        keys = keys_of(specs_of(recipe))
-    except RecipeError:  # an object from outside the registries
+        return brief_citation(recipe)
+    except RecipeError:
         return ""
-    known = references()
-    return "; ".join(known[key].brief for key in keys if key in known)
 
 
 def render_page(page: ExplainPage) -> str:
     """Return the page as HTML text."""
+    rows = [
+        section if isinstance(section, RenderedSection) else render_section(section, f"image-{index}")
+        for index, section in enumerate(page.sections, 1)
+    ]
+    text = load_template().render(
+        page=page,
+        rows=rows,
+        sections=[] if page.overview else rows,
+        score_names=SCORE_NAMES,
+        directions=DIRECTIONS,
+        gradients=GRADIENTS,
+    )
+    return str(text)
+
+
+def render_section(section: ImageSection, anchor: str) -> RenderedSection:
+    """Return one image as HTML text; `anchor` is the id of its section, another for every image of a page."""
+    html = load_template("explain_section").render(
+        section=_section(section, anchor), score_names=SCORE_NAMES, directions=DIRECTIONS
+    )
+    return RenderedSection(
+        name=section.name,
+        target=section.target,
+        target_probability=section.target_probability,
+        headline=section.verdict.headline,
+        thumb=embed(section.picture, 96),
+        anchor=anchor,
+        html=str(html),
+    )
+
+
+@cache
+def load_template(name: str = "explain") -> Any:
+    """Read and compile a template of the page; a MissingExtra where jinja2 is not installed."""
     jinja2 = require("jinja2")
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(score=format_score, percent=format_probability, count=format_count)
-    template = resources.files("sightline.report").joinpath("templates/explain.html.j2").read_text("utf-8")
-    text = environment.from_string(template).render(
-        page=page,
-        sections=[_section(section, f"image-{index}") for index, section in enumerate(page.sections, 1)],
-        score_names=SCORE_NAMES,
-        directions=DIRECTIONS,
-        judge=JUDGE,
-        gradients={"signed": css_gradient(DIVERGING), "unsigned": css_gradient(SEQUENTIAL)},
-    )
-    return str(text)
+    environment.globals["interval"] = format_interval
+    environment.filters.update(score=format_score, percent=format_probability, count=format_count, share=format_percent)
+    template = resources.files("sightline.report").joinpath(f"templates/{name}.html.j2").read_text("utf-8")
+    return environment.from_string(template)
 
 
 def ranked(maps: Sequence[MapCard]) -> list[MapCard]:
@@ -159,14 +276,15 @@ def _section(section: ImageSection, anchor: str) -> dict[str, Any]:
     """Gather what the template needs to know about one image."""
     cards = ranked(section.maps)
     names = list(dict.fromkeys(name for card in cards for name in card.scores))
+    judge = cards[0].judge if cards else ""
     return {
         "anchor": anchor,
         "image": section,
         "photo": embed(section.picture),
-        "thumb": embed(section.picture, 96),
         "verdict": section.verdict,
         "cards": [_card(card, f"{anchor}-map-{number}") for number, card in enumerate(cards, 1)],
-        "metrics": sorted(names, key=lambda name: name != JUDGE),  # the judge first, the others as they came
+        "metrics": sorted(names, key=lambda name: name != judge),  # the judge first, the others as they came
+        "fills": list(dict.fromkeys(fill for card in cards for fill in card.fills)),
         "ordered": bool(cards) and cards[0].rank is not None,
         "charts": [chart for kind in ("insertion", "deletion") if (chart := _compare(cards, kind, anchor))],
     }

@@ -15,16 +15,19 @@ from PIL import Image
 
 from sightline import __version__
 from sightline.audit.comparison import ComparedImage, Comparison
-from sightline.audit.explained_image import ExplainedImage
+from sightline.audit.panel import ExplainedImage
 from sightline.audit.ranking import Ranking
 from sightline.audit.sanity import MethodSanity, SanityCheck
-from sightline.audit.view import as_picture
 from sightline.errors import ShapeError
 from sightline.extras import require
-from sightline.formatting import format_probability, format_score
-from sightline.report.figure import Tile, overlay, panel, stack, with_scale
+from sightline.formatting import format_interval, format_percent, format_probability, format_score
+from sightline.models.inputs import as_picture
+from sightline.report.explore import explore_image
+from sightline.report.figure import DIVERGING, Tile, limit_of, overlay, panel, stack, with_scale
+from sightline.report.outline import outlined
 from sightline.report.page import ExplainPage, embed, image_section, render_page
-from sightline.report.palette import DIVERGING, limit_of
+from sightline.report.smoothing import shown_map, smoothing_note
+from sightline.task_targets import Box, Region, target_mask
 from sightline.types import Attribution
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "comparison_html",
     "comparison_page",
     "comparison_picture",
+    "explore_image",
     "plot_attribution",
     "png_bytes",
     "ranking_html",
@@ -55,7 +59,7 @@ def attribution_overlay(
 ) -> Image.Image:
     """Draw one image's map over the pixels the model saw, with a colour scale beside it unless `scale` is off."""
     picture, values = _picture_and_map(attribution, index)
-    drawn = overlay(picture, values, opacity=opacity)
+    drawn = outlined(overlay(picture, values, opacity=opacity), _region(attribution, index))
     return with_scale(drawn, limit_of(values)) if scale else drawn
 
 
@@ -81,7 +85,9 @@ def attribution_html(attribution: Attribution) -> str:
     count = min(len(attribution), SHOWN)
     figures = [
         _figure(
-            attribution_overlay(attribution, index), _caption(attribution, index), attribution.flags[index : index + 1]
+            attribution_overlay(attribution, index),
+            _caption(attribution, index),
+            (*attribution.flags[index : index + 1], smoothing_note(attribution.pixels()[index].detach().cpu().numpy())),
         )
         for index in range(count)
     ]
@@ -92,7 +98,7 @@ def attribution_html(attribution: Attribution) -> str:
 def _picture_and_map(attribution: Attribution, index: int) -> tuple[Image.Image, Any]:
     if not -len(attribution) <= index < len(attribution):
         raise ShapeError(f"got index {index}; the attribution has {len(attribution)} images")
-    values = attribution.pixels()[index].detach().float().cpu().numpy()
+    values = shown_map(attribution.pixels()[index].detach().float().cpu().numpy())
     if attribution.seen is None:
         picture = Image.new("RGB", (values.shape[1], values.shape[0]), "white")
     else:
@@ -100,6 +106,15 @@ def _picture_and_map(attribution: Attribution, index: int) -> tuple[Image.Image,
     factor = max(1.0, SIDE / max(picture.size))
     size = round(picture.width * factor), round(picture.height * factor)
     return picture.resize(size, Image.Resampling.BICUBIC), values
+
+
+def _region(attribution: Attribution, index: int) -> Any:
+    """Return where in an image the target lies, as a bool array; None for a target without a place."""
+    if not isinstance(attribution.target, Box | Region):
+        return None
+    size = attribution.grid.image
+    mask = target_mask(attribution.target.take([index % len(attribution)]), (size[0], size[1]))
+    return None if mask is None else mask.numpy()
 
 
 def _caption(attribution: Attribution, index: int) -> str:
@@ -119,14 +134,39 @@ def ranking_html(ranking: Ranking) -> str:
 
 def _ranked_image(image: ExplainedImage) -> str:
     probability = "" if image.target.probability is None else f" {format_probability(image.target.probability)}"
-    figures = [_figure(_small(image.view.picture), f"{image.name}: {image.target.label}{probability}")]
+    photograph = outlined(_small(image.view.picture), image.region)
+    figures = [_figure(photograph, f"{image.name}: {image.target.label}{probability}")]
     for scored in image.maps:
         rank = "–" if scored.rank is None else str(scored.rank)
-        title = f"{rank} {scored.recipe}: {format_score(scored.ins_del)}"
-        figures.append(_figure(overlay(_small(image.view.picture), scored.map), title, (scored.note,)))
+        title = f"{rank} {scored.recipe}: {format_score(scored.score)}"
+        drawn = outlined(overlay(_small(image.view.picture), shown_map(scored.map)), image.region)
+        figures.append(_figure(drawn, title, (scored.note, smoothing_note(scored.map))))
     reached = image.verdict
     verdict = f"<p><b>{escape(reached.headline)}.</b> {escape(reached.reason)}</p>"
-    return f"{verdict}<div>{''.join(figures)}</div>"
+    return f"{verdict}<div>{''.join(figures)}</div>{_fills_table(image)}"
+
+
+def _fills_table(image: ExplainedImage) -> str:
+    """Return what every map scores under each fill; nothing where the main ones alone were used."""
+    judged = [(scored, scored.fills) for scored in image.maps if scored.fills is not None]
+    if not judged:
+        return ""
+    names = [room.fill.replace("_", " ") for room in image.rooms]
+    heads = ("map", *names, "mean", "interval", "beats controls")
+    rows = [
+        (
+            scored.recipe,
+            *map(format_score, fills.means.values()),
+            format_score(fills.score),
+            format_interval(*fills.interval),
+            format_percent(scored.share),
+        )
+        for scored, fills in judged
+    ]
+    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    caption = "<caption>Insertion \N{MINUS SIGN} deletion under each fill</caption>"
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def ranking_page(ranking: Ranking) -> str:
@@ -150,8 +190,10 @@ def sanity_strip(check: SanityCheck, method: MethodSanity) -> Image.Image:
     stages = len(method.strip) - 1
     names = ["the model", *(f"{100 * stage // stages} % random" for stage in range(1, stages + 1))]
     notes = ["", *(f"Spearman {format_score(value)}" for value in method.scores.curve[1:])]
-    tiles = [Tile(*tile) for tile in zip(names, method.strip, notes, strict=True)]
-    title = f"{method.recipe} (Spearman: mean over {check.images} images)"
+    shown = [shown_map(map) for map in method.strip]
+    tiles = [Tile(*tile) for tile in zip(names, shown, notes, strict=True)]
+    smoothed = "; maps of single pixels shown smoothed" if any(map(smoothing_note, method.strip)) else ""
+    title = f"{method.recipe} (Spearman: mean over {check.images} images{smoothed})"
     return panel(check.picture, tiles, title=title, line=str(method.verdict), width=150)
 
 
@@ -183,8 +225,8 @@ def comparison_picture(image: ComparedImage) -> Image.Image:
 def _compared_row(name: str, explained: ExplainedImage) -> Image.Image:
     tiles = [
         Tile(
-            scored.recipe,
-            scored.map,
+            ", ".join(filter(None, (scored.recipe, smoothing_note(scored.map)))),
+            shown_map(scored.map),
             f"insertion {format_score(scored.insertion)}  deletion {format_score(scored.deletion)}",
         )
         for scored in explained.maps
@@ -221,7 +263,7 @@ def _agreement_table(image: ComparedImage) -> str:
         for number, (name, values) in enumerate(zip(names, image.agreement, strict=True), 1)
     )
     caption = "<caption>Spearman's rank correlation of every two maps</caption>"
-    return f"<table>{caption}<thead><tr><th></th>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<table>{caption}<thead><tr><td></td>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 # ---- pieces --------------------------------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ import pytest
 from tests.bench.test_run import Listening
 
 from sightline.bench.run import resume
+from sightline.bench.store.compact import compact
 from sightline.bench.store.status import status_of
 from sightline.bench.store.store import Store, read_rows
-from sightline.bench.table import make_table
+from sightline.bench.tables.table import make_table
 
 KEY = "35de873201afb4a96fb7827917f688e8"  # what the first version computed for the unit below
 IMAGES = ("shape-000000", "shape-000001")
@@ -184,3 +185,12 @@ def test_old_and_new_units_are_read_together(store):
     (store / "plan.json").unlink()  # then every unit is read
     rows = read_rows(store)
     assert sorted(rows["recipe_source"].eq("")) == [False, False, True, True]
+
+
+def test_an_old_store_is_the_same_after_compaction(store):
+    before = read_rows(store)
+    assert (compact(str(store)).units, list(store.glob("units/*/*.parquet"))) == (1, [])
+    assert read_rows(store).equals(before)
+    assert status_of(str(store)).complete
+    (row,) = make_table(read_rows(store)).rows
+    assert (row.recipe, row.mean, row.count) == ("ixg", 0.5, 2)

@@ -9,7 +9,9 @@ import subprocess
 import threading
 import time
 import uuid
+import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -19,7 +21,7 @@ from tests.bench.test_unit import CHUNKS, UNIT, manifest
 
 from sightline import files
 from sightline.bench.store.rows import COLUMNS, decode, encode, failed_rows, make_row
-from sightline.bench.store.store import Store, read_maps, read_rows
+from sightline.bench.store.store import Store, read_maps, read_parts, read_rows
 from sightline.errors import InputError, OutputError, SightlineWarning
 
 
@@ -284,3 +286,32 @@ def test_a_store_below_a_file_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="it is a file, or lies in one"):
         Store(str(tmp_path / "file" / "store")).prepare()
+
+
+@pytest.mark.parametrize("layout", ["loose", "packed", "mixed", "many", "damaged", "no plan"])
+def test_parts_are_the_rows_by_model_and_metric(tmp_path, monkeypatch, layout):
+    from sightline.bench.store import store as module
+    from sightline.bench.store.compact import compact
+
+    store, plan = Store(str(tmp_path)), manifest(CHUNKS, models=2)
+    store.prepare()
+    store.write_manifest(plan)
+    units = list(plan.units())
+    for place, unit in enumerate(units):
+        store.write(unit.key, encode(rows_for(unit, value=float(place))))
+        if layout in ("packed", "mixed") and place == (len(units) - 1 if layout == "packed" else 3):
+            compact(str(tmp_path))
+    if layout == "many":
+        monkeypatch.setattr(module, "FEW", 3)
+    if layout == "damaged":
+        Path(store.unit_path(units[1].key)).write_bytes(b"PAR1" * 30)
+    if layout == "no plan":
+        (tmp_path / "plan.json").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SightlineWarning)
+        parts, wanted = list(read_parts(tmp_path)), read_rows(tmp_path)
+    assert [(part["model"].iloc[0], part["metric"].iloc[0]) for part in parts] == [
+        ("m0", "insertion"), ("m1", "insertion"),
+    ]  # fmt: skip
+    order = ["model", "recipe", "metric", "image"]
+    pd.testing.assert_frame_equal(pd.concat(parts).sort_values(order, ignore_index=True), wanted)

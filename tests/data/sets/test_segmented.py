@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from tests.data import miniature as mini
 
 from sightline import extras
 from sightline.data.dataset import open_dataset
+from sightline.data.sets.coco_classes import imagenet_classes
 from sightline.errors import InputError, MissingExtra, RecipeError
 
 
@@ -125,6 +127,7 @@ def test_without_h5py_the_pip_line_is_told(tmp_path, monkeypatch):
     def absent(name):
         raise ModuleNotFoundError(name, name=name)
 
+    monkeypatch.delitem(sys.modules, "h5py")
     monkeypatch.setattr(extras.importlib, "import_module", absent)
     with pytest.raises(MissingExtra, match=r'h5py is not installed; pip install "sightline\[data\]"'):
         opened("imagenet_segmentation", path)
@@ -159,9 +162,40 @@ def test_each_category_with_an_imagenet_class_is_a_sample(tmp_path):
     assert "no ImageNet class is known for 'person'" in dict(found.skipped)["000000000001-person"]
     published = opened("coco", root, protocol="var")  # the pizza covers 1 of 384 pixels
     assert published.ids == ("000000000001-zebra", "000000000002-zebra")
-    assert "covers 0.3%" in dict(published.skipped)["000000000001-pizza"]
+    assert "covers less than 1.0%" in dict(published.skipped)["000000000001-pizza"]
+    assert "covers 0.3%" in dict(opened("coco", root, regions="category", least=0.01).skipped)["000000000001-pizza"]
     given = mini.table(tmp_path / "classes.csv", {"category": "person", "class": 401})
     assert opened("coco", root, regions="category", classes=str(given)).label("000000000001-person") == 401
+
+
+def test_every_sample_of_a_picture_knows_all_its_classes(tmp_path):
+    root = mini.coco(tmp_path)
+    found = opened("coco", root, regions="category")
+    zebra, pizza = 340, 963
+    assert found.read("000000000001-zebra").classes == found.read("000000000001-pizza").classes == (zebra, pizza)
+    assert opened("coco", root, protocol="var").read("000000000001-zebra").classes == (zebra,)
+    assert opened("coco", root, protocol="iia").read("000000000001").classes is None
+
+
+def test_small_objects_are_no_part_of_their_region(tmp_path):
+    root = mini.coco(tmp_path)
+    path = root / "annotations" / "instances_val2017.json"
+    told = json.loads(path.read_text())
+    told["annotations"] += [{"image_id": 1, "category_id": 24, "segmentation": [mini.square(12, 8, 1)]}]
+    path.write_text(json.dumps(told))
+    assert opened("coco", root, regions="category", least=0.01).read("000000000001-zebra").mask.sum() == 17
+    assert opened("coco", root, protocol="var").read("000000000001-zebra").mask.sum() == 16
+    told["annotations"][-1]["area"] = 9.0  # what the file says of an area is believed
+    path.write_text(json.dumps(told))
+    assert opened("coco", root, protocol="var").read("000000000001-zebra").mask.sum() == 17
+
+
+def test_the_table_of_classes_names_categories_of_coco_and_no_class_of_clear_ones_twice():
+    clear, every = imagenet_classes(), imagenet_classes(kinds=True)
+    assert (len(clear), len(every)) == (23, 61)
+    assert len(set(every.values())) == 61
+    assert (every["zebra"], every["pizza"], every["cat"]) == (340, 963, 281)
+    assert not {"person", "giraffe", "fork"} & set(every)
 
 
 def test_a_box_may_stand_for_the_outline(tmp_path):

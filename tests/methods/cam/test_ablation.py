@@ -39,17 +39,21 @@ def test_score_cam_matches_its_authors_program(network: str) -> None:
     ("recipe", "peer"),
     [("ablation_cam(layer='conv3', variant='pgc')", "AblationCAM"), ("score_cam(layer='conv3')", "ScoreCAM")],
 )
-def test_matches_grad_cam_on_signed_activations(recipe: str, peer: str, tiny_cnn: nn.Module, images: Tensor) -> None:
+def test_matches_grad_cam_on_signed_activations(
+    recipe: str, peer: str, tiny_cnn: nn.Module, images: Tensor, parity
+) -> None:
     tiny_cnn.relu.inplace = False  # type: ignore[union-attr]  # the peer reads the activation after it was overwritten
     got = sightline.explain(tiny_cnn, images, recipe, target=1)
     want = peer_map(peer, tiny_cnn, tiny_cnn.conv3, images, 1)
     assert_close(as_the_peer_shows(got).float(), want.float(), atol=1e-5, rtol=0)
+    parity(recipe.partition("(")[0], f"grad-cam {peer}", as_the_peer_shows(got), want, 1e-5)
 
 
-def test_score_cam_matches_grad_cam_on_a_transformer(tiny_vit: nn.Module, images: Tensor) -> None:
+def test_score_cam_matches_grad_cam_on_a_transformer(tiny_vit: nn.Module, images: Tensor, parity) -> None:
     got = sightline.explain(tiny_vit.float(), images.float(), "score_cam", target=1)
     want = peer_map("ScoreCAM", tiny_vit, tiny_vit.blocks[-1].norm1, images.float(), 1)  # type: ignore[index,union-attr]
     assert_close(as_the_peer_shows(got), want, atol=1e-5, rtol=0)
+    parity("score_cam", "grad-cam ScoreCAM", as_the_peer_shows(got), want, 1e-5)
 
 
 def test_ablation_matches_grad_cam_on_a_photograph(shared: Path) -> None:
@@ -191,7 +195,7 @@ def test_the_cost_is_known_before_an_image_is_seen(recipe: str, images: Tensor) 
 
 
 @pytest.mark.parametrize(("recipe", "peer"), [("ablation_cam", "AblationCAM"), ("score_cam", "ScoreCAM")])
-def test_a_layer_that_can_be_passed_by_matches_grad_cam(recipe: str, peer: str) -> None:
+def test_a_layer_that_can_be_passed_by_matches_grad_cam(recipe: str, peer: str, parity) -> None:
     model, image = reference_cnn.network("tiny_resnet")
     site = "layer4.0.conv1"  # inside a residual block: no cut
     assert site not in sightline.adapt(model).cuts  # type: ignore[attr-defined]
@@ -200,6 +204,7 @@ def test_a_layer_that_can_be_passed_by_matches_grad_cam(recipe: str, peer: str) 
     want = peer_map(peer, model, model.get_submodule(site), image, 2)
     assert_close(as_the_peer_shows(got).float(), want.float(), atol=1e-5, rtol=0)
     assert got.passes.forward == pytest.approx(sightline.parse(text).cost(sightline.adapt(model)).forward) == 17
+    parity(recipe, f"grad-cam {peer}", as_the_peer_shows(got), want, 1e-5)
 
 
 @pytest.mark.parametrize("recipe", ["ablation_cam", "score_cam"])

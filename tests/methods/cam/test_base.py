@@ -36,17 +36,19 @@ def as_the_peer_shows(attribution: sightline.Attribution) -> Tensor:
     return (shown - shown.amin(dim=(1, 2), keepdim=True)) / (1e-7 + shown.amax(dim=(1, 2), keepdim=True))
 
 
-def test_matches_grad_cam_on_a_cnn(tiny_cnn: nn.Module, images: Tensor) -> None:
+def test_matches_grad_cam_on_a_cnn(tiny_cnn: nn.Module, images: Tensor, parity) -> None:
     tiny_cnn.relu.inplace = False  # type: ignore[union-attr]  # the peer reads the activation after it was overwritten
     got = sightline.explain(tiny_cnn.float(), images.float(), "grad_cam(layer='conv3')", target=1)
     want = peer_map(tiny_cnn, tiny_cnn.conv3, images.float(), 1)  # type: ignore[arg-type]
     assert_close(as_the_peer_shows(got), torch.from_numpy(want), atol=1e-5, rtol=0)
+    parity("grad_cam", "grad-cam GradCAM", as_the_peer_shows(got), want, 1e-5)
 
 
-def test_matches_grad_cam_on_a_transformer(tiny_vit: nn.Module, images: Tensor) -> None:
+def test_matches_grad_cam_on_a_transformer(tiny_vit: nn.Module, images: Tensor, parity) -> None:
     got = sightline.explain(tiny_vit.float(), images.float(), "grad_cam", target=1)
     want = peer_map(tiny_vit, tiny_vit.blocks[-1].norm1, images.float(), 1, tokens=True)  # type: ignore[index,union-attr]
     assert_close(as_the_peer_shows(got), torch.from_numpy(want), atol=1e-5, rtol=0)
+    parity("grad_cam", "grad-cam GradCAM", as_the_peer_shows(got), want, 1e-5)
 
 
 def test_is_the_formula_written_out(tiny_cnn: nn.Module, images: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,20 +58,22 @@ def signed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("network", reference_cnn.NAMES)
 @pytest.mark.usefixtures("signed")
-def test_matches_grad_cam(network: str) -> None:
+def test_matches_grad_cam(network: str, parity) -> None:
     model, image = reference_cnn.network(network)
     layer = reference_cnn.LAYERS[network]
     want = peer_map("EigenCAM", model, model.get_submodule(layer), image, 2)
     found = sightline.explain(model, image, f"eigen_cam(layer={layer!r})", target=2)
     assert_close(as_the_peer_shows(found).float(), want.float(), atol=1e-5, rtol=0)
+    parity("eigen_cam", "grad-cam EigenCAM", as_the_peer_shows(found), want, 1e-5)
 
 
 @pytest.mark.usefixtures("signed")
-def test_matches_grad_cam_on_tokens(tiny_vit: nn.Module, images: Tensor) -> None:
+def test_matches_grad_cam_on_tokens(tiny_vit: nn.Module, images: Tensor, parity) -> None:
     for layer, name in ((None, tiny_vit.blocks[-1].norm1), (1, tiny_vit.blocks[1].norm1)):
         want = peer_map("EigenCAM", tiny_vit, name, images, 1)
         found = sightline.explain(tiny_vit, images, f"eigen_cam({layer=})", target=1)
         assert_close(as_the_peer_shows(found).float(), want.float(), atol=1e-5, rtol=0)
+        parity("eigen_cam", "grad-cam EigenCAM", as_the_peer_shows(found), want, 1e-5)
 
 
 @pytest.mark.usefixtures("signed")
@@ -159,3 +162,30 @@ def test_a_dense_layers_concatenation_can_be_one_of_several() -> None:
 def test_wrong_variants_are_refused() -> None:
     with pytest.raises(sightline.errors.RecipeError, match="variant='x'"):
         sightline.parse("eigen_cam(variant='x')")
+
+
+@pytest.mark.parametrize(("recipe", "peer"), [
+    ("eigen_grad_cam", "EigenGradCAM"), ("eigen_grad_cam(variant='seg')", "SegEigenCAM"), ("kpca_cam", "KPCA_CAM"),
+])  # fmt: skip
+@pytest.mark.parametrize("network", ["tiny_cnn", "tiny_vit"])
+def test_its_kin_match_grad_cam_up_to_the_sign(recipe, peer, network, images, request, parity) -> None:
+    model = request.getfixturevalue(network)
+    if network == "tiny_cnn":
+        model.relu.inplace = False
+    layer, name = (model.norm2, "norm2") if network == "tiny_cnn" else (model.blocks[-1].norm1, "block.2.norm1")
+    recipe = recipe.replace("(", f"(layer='{name}', ") if "(" in recipe else f"{recipe}(layer='{name}')"
+    want = peer_map(peer, model, layer, images, 1).float()
+    for row in range(len(images)):
+        got = sightline.explain(model, images[row : row + 1], recipe, target=1)
+        either = [as_the_peer_shows(replace(got, values=sign * got.values)).float()[0] for sign in (1, -1)]
+        nearest = min(either, key=lambda one: (one - want[row]).abs().max())
+        parity(recipe.partition("(")[0], f"grad-cam {peer}", nearest, want[row], 1e-5)
+
+
+@pytest.mark.parametrize("network", ["tiny_cnn", "tiny_vit"])
+def test_kernel_pca_with_a_linear_kernel_is_eigen_cam(network, images, request) -> None:
+    model = request.getfixturevalue(network)
+    got = sightline.explain(model, images, "kpca_cam(kernel='linear')", target=1).map
+    assert_close(got, sightline.explain(model, images, "eigen_cam", target=1).map, rtol=1e-8, atol=1e-10)
+    other = sightline.explain(model, images, "kpca_cam(kernel='rbf', gamma=0.1)", target=1).map
+    assert not torch.allclose(other, got)

@@ -30,18 +30,20 @@ def test_layer_cam_matches_its_authors_program(network: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", PEERS)
-def test_matches_grad_cam_on_a_cnn(recipe: str, tiny_cnn: nn.Module, images: Tensor) -> None:
+def test_matches_grad_cam_on_a_cnn(recipe: str, tiny_cnn: nn.Module, images: Tensor, parity) -> None:
     tiny_cnn.relu.inplace = False  # type: ignore[union-attr]  # the peer reads the activation after it was overwritten
     got = sightline.explain(tiny_cnn.float(), images.float(), f"{recipe}(layer='conv3')", target=1)
     want = peer_map(PEERS[recipe], tiny_cnn, tiny_cnn.conv3, images.float(), 1)
     assert_close(as_the_peer_shows(got), want, atol=1e-5, rtol=0)
+    parity(recipe, f"grad-cam {PEERS[recipe]}", as_the_peer_shows(got), want, 1e-5)
 
 
 @pytest.mark.parametrize("recipe", PEERS)
-def test_matches_grad_cam_on_a_transformer(recipe: str, tiny_vit: nn.Module, images: Tensor) -> None:
+def test_matches_grad_cam_on_a_transformer(recipe: str, tiny_vit: nn.Module, images: Tensor, parity) -> None:
     got = sightline.explain(tiny_vit.float(), images.float(), recipe, target=1)
     want = peer_map(PEERS[recipe], tiny_vit, tiny_vit.blocks[-1].norm1, images.float(), 1)  # type: ignore[index,union-attr]
     assert_close(as_the_peer_shows(got), want, atol=1e-5, rtol=0)
+    parity(recipe, f"grad-cam {PEERS[recipe]}", as_the_peer_shows(got), want, 1e-5)
 
 
 @pytest.mark.parametrize("recipe", PEERS)

@@ -22,8 +22,11 @@ from sightline.methods.multi_target import multi_target, multi_target_cost
 from sightline.models.passes import counting
 from sightline.recipe import parse
 
-GATED = {"timm/eva02", "timm/eva02_cls", "transformers/dinov2_swiglu"}
-CURVED = {"timm/map", "torchvision/representation", "open_clip/attention_pool"}  # not linear behind the blocks
+GATED = {"timm/eva02", "timm/eva02_cls", "transformers/dinov2_swiglu", "transformers/dinov3_gated"}
+CURVED = {  # not linear behind the blocks
+    "timm/map", "torchvision/representation", "open_clip/attention_pool", "transformers/siglip",
+    "transformers/siglip_tower", "timm/naflex_map",
+}  # fmt: skip
 SINGLE = {"timm/rope_mixed"}  # runs in float32 alone
 PLAIN = [name for name in FAMILIES if name not in GATED | CURVED]
 OPTIONS = ["", "gelu='taylor'", "bias='abs_dot'", "bias='abs_dot', gelu='taylor'"]

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import sightline
+from sightline.errors import RecipeError
 from sightline.extras import require
 from sightline.methods.attention.attention import rows_to_one
 from sightline.methods.decomposition import norms as decomposition
@@ -262,11 +263,13 @@ def test_half_precision_comes_near(recipe: str, images: Tensor) -> None:
 
 # ---- where things are, in every family -------------------------------------------------------------------------------
 
-GATED = {"timm/eva02", "timm/eva02_cls", "transformers/dinov2_swiglu"}
+GATED = {"timm/eva02", "timm/eva02_cls", "transformers/dinov2_swiglu", "transformers/dinov3_gated"}
 SCALED = {
     "timm/deit3", "timm/dinov2", "timm/registers", "timm/layer_scale", "timm/rope_mixed", "timm/dinov3",
     "transformers/dinov2", "transformers/dinov2_swiglu", "transformers/registers",
-    "transformers/dinov2_backbone", "open_clip/norm_last",
+    "transformers/dinov2_backbone", "open_clip/norm_last", "timm/dinov3_any_size", "timm/beit", "timm/beit_shared",
+    "transformers/beit", "transformers/beit_shared", "transformers/beit_backbone", "transformers/dinov3",
+    "transformers/dinov3_gated", "timm/naflex", "timm/naflex_map", "timm/naflex_rotary",
 }  # fmt: skip
 
 
@@ -357,3 +360,40 @@ def test_options_that_make_no_sense_are_refused(build: Callable[[], Any], senten
 def test_blocks_that_are_not_there_are_refused(recipe: str, tiny_vit: nn.Module, images: Tensor) -> None:
     with pytest.raises(sightline.errors.RecipeError, match="has blocks 0 to 2"):
         sightline.explain(tiny_vit, images, recipe, target=0)
+
+
+# ---- rolled out as attention is --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["raw_attention", "att_in", "globenc", "alti"])
+@pytest.mark.parametrize("kind", ["plain", "pooled"])
+def test_any_matrix_from_tokens_to_tokens_can_be_rolled_out(name: str, kind: str) -> None:
+    """Half the identity and half the matrix with its rows divided by their sums, multiplied over the blocks."""
+    model = sightline.adapt(MODELS[kind]().double().eval())
+    assert isinstance(model, VisionTransformer)
+    images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    with torch.no_grad():
+        matrices = parse(name).token_matrices(model, images)  # type: ignore[attr-defined]
+    for start in (0, 1):
+        product = torch.eye(matrices[0].shape[-1], dtype=torch.float64)
+        for matrix in matrices[start:]:
+            rows = matrix / matrix.sum(dim=-1, keepdim=True)
+            product = (0.5 * torch.eye(len(rows[0]), dtype=torch.float64) + 0.5 * rows) @ product
+        want = torch.einsum("t,btf->bf", model.readout(product.shape[-1]).double(), product)[:, model.prefix :]
+        got = sightline.explain(model, images, f"rollout(matrix={name}, start={start})", target=1)
+        assert_close(got.map.flatten(1), want)
+        assert got.layers == tuple(range(start, model.depth))
+    assert got.recipe == f"rollout(start=1, matrix={name})"
+    plain = sightline.explain(model, images, "rollout", target=1).map
+    rolled = sightline.explain(model, images, f"rollout(matrix={name})", target=1).map
+    assert torch.allclose(rolled, plain) == (name == "raw_attention")
+
+
+@pytest.mark.parametrize(("recipe", "message"), [
+    ("rollout(matrix=ixg)", "got matrix=ixg, which has no matrix from tokens to tokens"),
+    ("rollout(matrix=gae)", "the same for every class"),
+    ("rollout(matrix=att_in, variant='vit_explain')", "leave out one of them"),
+])  # fmt: skip
+def test_what_cannot_be_rolled_out_is_refused(recipe: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        parse(recipe)

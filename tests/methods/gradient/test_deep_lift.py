@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import sightline
+from sightline.extras import require
 from sightline.methods.gradient.deep_lift import contributions
 from sightline.models.backward import deeplift as multipliers
 from sightline.models.passes import counting
@@ -165,6 +166,62 @@ def test_adds_up_through_torch_s_own_attention(images: Tensor) -> None:
     assert_adds_up(Sequential(), images, torch.zeros_like(images))
 
 
+def convnext(library: str) -> nn.Module:
+    """A small ConvNeXt as its library initialises it: on the zero image every activation is zero, every norm 1/√eps."""
+    torch.manual_seed(6)
+    depths, widths = (1, 1, 2, 1), (8, 16, 24, 32)
+    if library.startswith("timm"):
+        options = {"use_grn": True, "ls_init_value": None} if "v2" in library else {}
+        return require("timm.models.convnext").ConvNeXt(depths=depths, dims=widths, num_classes=5, **options)
+    if library == "torchvision":
+        stages = zip(widths, (*widths[1:], None), depths, strict=True)
+        convnext = require("torchvision.models.convnext")
+        return convnext.ConvNeXt([convnext.CNBlockConfig(*stage) for stage in stages], num_classes=5)
+    kind = "ConvNextV2" if "v2" in library else "ConvNext"
+    transformers = require("transformers")
+    config = getattr(transformers, f"{kind}Config")(hidden_sizes=list(widths), depths=list(depths), num_labels=5)
+    model: nn.Module = getattr(transformers, f"{kind}ForImageClassification")(config)
+    return model
+
+
+CONVNEXTS = ["timm", "timm v2", "torchvision", "transformers", "transformers v2"]
+
+
+@pytest.mark.parametrize("library", CONVNEXTS)
+@pytest.mark.parametrize("start", [lambda model: model, tiny.awake], ids=["initialised", "awake"])
+def test_adds_up_on_convnext_in_both_precisions(library: str, start: Any, images: Tensor) -> None:
+    adapter = sightline.adapt(start(convnext(library)).double().eval())
+    want = rise(adapter, images, torch.zeros_like(images))
+    exact = shares(adapter, images, torch.zeros_like(images))["image"]
+    assert_close(exact.flatten(1).sum(dim=1), want, rtol=1e-9, atol=1e-12)
+    assert exact.abs().sum() < 1e3 * want.abs().max()  # no huge contributions that cancel
+    adapter.model.float()
+    single = shares(adapter, images.float(), torch.zeros_like(images.float()))["image"].double()
+    assert_close(single.flatten(1).sum(dim=1), want, rtol=1e-4, atol=1e-5)
+    assert_close(single, exact, rtol=0, atol=1e-4 * exact.abs().max().item())
+
+
+def test_a_norm_gives_the_opposite_when_image_and_baseline_are_exchanged(images: Tensor) -> None:
+    def norms(x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[1:]) + x / (1 + x.square().mean(dim=1, keepdim=True)).sqrt()
+
+    model, other = Wrapped(norms), 0.01 * torch.randn_like(images)
+    forth, back = shares(model, images, other)["image"], shares(model, other, images)["image"]
+    assert_close(forth, -back)
+
+
+def test_a_norm_of_a_constant_baseline_is_divided_by_the_deviation_of_the_image() -> None:
+    class Normed(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return F.layer_norm(images.flatten(1), (6,), eps=1e-12)
+
+    image = torch.tensor([3.0, -1.0, 2.0, 0.0, -5.0, 1.0]).double().reshape(1, 3, 1, 2)
+    # the deviation's own difference is multiplied by the centred baseline, which is zero
+    got = shares(Normed(), image, torch.full_like(image, 0.5))["image"].flatten()
+    weight = (torch.eye(6).double()[2] - 1 / 6) / image.std(correction=0)
+    assert_close(got, weight * (image.flatten() - 0.5))
+
+
 def test_a_linear_network_gives_the_weight_times_the_difference(images: Tensor) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(900, 5))
     model.double().eval()
@@ -247,7 +304,7 @@ def test_does_not_match_captum_s_max_pools_which_lose_mass(file: str, monkeypatc
     reference_cnn.assert_same(got, want, 1e-9)
 
 
-def test_matches_captum_in_the_same_process(images: Tensor) -> None:
+def test_matches_captum_in_the_same_process(images: Tensor, parity) -> None:
     model = nn.Sequential(
         *(nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Sigmoid(), nn.Conv2d(8, 6, 3)),
         *(nn.ELU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(150, 20), nn.Tanh(), nn.Linear(20, 5)),
@@ -257,6 +314,7 @@ def test_matches_captum_in_the_same_process(images: Tensor) -> None:
     model[7] = nn.AvgPool2d(2)  # captum's max pools lose mass
     want = captum_says(model, images, reference, 2)
     reference_cnn.assert_same(shares(model, images, reference)["image"], want, 1e-9)
+    parity("deep_lift", "captum DeepLift", shares(model, images, reference)["image"], want, 1e-9)
 
 
 def test_matches_captum_on_a_photograph(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,6 +349,25 @@ def test_a_call_without_a_rule_is_refused(images: Tensor) -> None:
     model = Wrapped(lambda x: x.sin() * 3)
     with pytest.raises(sightline.errors.UnsupportedModel, match=r"do not add up to the score: Wrapped, or .* use ig"):
         sightline.explain(model, images, "deep_lift", target=1)
+
+
+def test_images_whose_sum_is_off_by_rounding_are_flagged() -> None:
+    class Rounded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 2, 1)
+
+        def forward(self, images: Tensor) -> Tensor:
+            total = images.sum(dim=(1, 2, 3)) + 30000  # of which float32 keeps multiples of 1/512
+            return torch.stack([total - 30000, total], dim=1)
+
+    images = torch.rand(2, 3, 8, 8)
+    images[1] = torch.tensor([-1.0, 1.0]).repeat(3, 8, 4)
+    images[1, 0, 0, 0] += 0.003
+    with pytest.warns(sightline.errors.SightlineWarning, match="by more than 1% for 1 of 1 images"):
+        got = sightline.explain(Rounded().eval(), images, "deep_lift", target=0, batch_size=1)
+    assert got.flags == ("", "contributions do not add up")
+    assert sightline.explain(Rounded().double().eval(), images.double(), "deep_lift", target=0).flags == ("", "")
 
 
 def test_a_model_that_takes_another_way_on_the_reference_is_refused(images: Tensor) -> None:

@@ -45,15 +45,16 @@ def test_input_times_gradient_sums_to_the_logit_of_a_linear_model() -> None:
     ("abs_max", lambda g: g.abs().amax(dim=1)),
 ])  # fmt: skip
 @pytest.mark.parametrize("network", ["tiny_vit", "tiny_cnn"])
-def test_gradient_at_pixels_matches_captum(variant, reduce, network, images, request) -> None:
+def test_gradient_at_pixels_matches_captum(variant, reduce, network, images, request, parity) -> None:
     model = request.getfixturevalue(network)
     want = reduce(Saliency(model).attribute(images.clone().requires_grad_(), target=2, abs=False))
     got = sightline.explain(model, images, f"gradient(at='pixels', variant='{variant}')", target=2).map
     assert_close(got, want, rtol=1e-5, atol=1e-9)
+    parity("gradient", "captum Saliency", got, want, 1e-9)
 
 
 @pytest.mark.parametrize("network", ["tiny_vit", "tiny_cnn"])
-def test_ixg_at_pixels_matches_captum(network, images, request) -> None:
+def test_ixg_at_pixels_matches_captum(network, images, request, parity) -> None:
     model = request.getfixturevalue(network)
     want = (
         InputXGradient(model)
@@ -63,6 +64,7 @@ def test_ixg_at_pixels_matches_captum(network, images, request) -> None:
     )
     got = sightline.explain(model, images, "ixg(at='pixels')", target=torch.tensor([0, 3])).map
     assert_close(got, want, rtol=1e-5, atol=1e-9)
+    parity("ixg", "captum InputXGradient", got, want, 1e-9)
 
 
 def test_gradient_at_tokens_sums_to_zero_so_its_length_is_taken(tiny_vit: nn.Module, images: Tensor) -> None:
@@ -72,13 +74,14 @@ def test_gradient_at_tokens_sums_to_zero_so_its_length_is_taken(tiny_vit: nn.Mod
     assert_close(lengths, sightline.explain(tiny_vit, images, "gradient(variant='norm')", target=1).values)
 
 
-def test_ixg_at_tokens_matches_captum_at_every_block(tiny_vit: nn.Module, images: Tensor) -> None:
+def test_ixg_at_tokens_matches_captum_at_every_block(tiny_vit: nn.Module, images: Tensor, parity) -> None:
     got = sightline.explain(tiny_vit, images, "ixg", target=1).values
     assert len(got) == 3
     for index, module in enumerate([tiny_vit.norm_pre, tiny_vit.blocks[1], tiny_vit.blocks[2]]):  # type: ignore[index]
         peer = LayerGradientXActivation(tiny_vit, module)
         want = peer.attribute(images.clone().requires_grad_(), target=1, attribute_to_layer_input=True).sum(dim=-1)
         assert_close(got[index].flatten(1), want[:, 1:].detach(), rtol=1e-5, atol=1e-9)
+        parity("ixg", "captum LayerGradientXActivation", got[index].flatten(1), want[:, 1:], 1e-9)
 
 
 def test_layer_l_of_ixg_is_ixg_of_the_network_from_block_l(tiny_vit: nn.Module, images: Tensor) -> None:
@@ -91,13 +94,14 @@ def test_layer_l_of_ixg_is_ixg_of_the_network_from_block_l(tiny_vit: nn.Module, 
         assert_close(every[start], adapter.grid.to_map((tokens * gradient).sum(dim=-1).detach()))
 
 
-def test_smooth_grad_is_the_mean_gradient_over_its_noise(tiny_cnn: nn.Module, images: Tensor) -> None:
+def test_smooth_grad_is_the_mean_gradient_over_its_noise(tiny_cnn: nn.Module, images: Tensor, parity) -> None:
     total = torch.zeros(2, 32, 32, dtype=torch.float64)
     for noisy, rows in noisy_batches(images, samples=4, noise=0.15, seed=7, batch=16):
         peer = Saliency(tiny_cnn).attribute(noisy.requires_grad_(), target=2, abs=False).sum(dim=1)
         total.index_add_(0, torch.tensor(rows), peer / 4)
     got = sightline.explain(tiny_cnn, images, "smooth_grad(samples=4, seed=7)", target=2).map
     assert_close(got, total, rtol=1e-5, atol=1e-9)
+    parity("smooth_grad", "captum Saliency", got, total, 1e-9)
 
 
 def test_smooth_grad_variants_are_the_moments_of_the_gradient() -> None:
@@ -123,7 +127,7 @@ def test_tokens_on_a_cnn_are_refused(tiny_cnn: nn.Module, images: Tensor) -> Non
 
 @pytest.mark.parametrize("option", ["samples=0", "samples=-3", "noise=-0.1", "noise=1e999"])
 def test_wrong_amounts_of_noise_are_refused(option: str) -> None:
-    with pytest.raises(sightline.errors.RecipeError, match=rf"got {option.partition('=')[0]}=.*; give"):
+    with pytest.raises(sightline.errors.RecipeError, match=rf"got {option.partition('=')[0]}=.*; choose"):
         sightline.parse(f"smooth_grad({option})")
 
 

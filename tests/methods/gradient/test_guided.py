@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from captum.attr import GuidedBackprop, GuidedGradCam
+from captum.attr import Deconvolution, GuidedBackprop, GuidedGradCam
 from tests import tiny
 from tests.methods import reference_cnn
 from torch import Tensor, nn
@@ -182,3 +182,30 @@ def test_matches_captum_on_a_photograph(recipe: str, file: str, tolerance: float
     got = sightline.explain(model, image, recipe, target=155).map[0]
     want = np.load(shared / "golden" / "cnn_photo" / f"{file}.npz")["pixels"]
     reference_cnn.assert_same(got, torch.from_numpy(want), tolerance)
+
+
+@pytest.mark.filterwarnings("ignore:Setting backward hooks")
+@pytest.mark.parametrize("name", reference_cnn.NAMES)
+def test_deconvnet_matches_captum(name: str, parity) -> None:
+    model, image = reference_cnn.network(name)
+    got = sightline.explain(model, image, "deconvnet", target=reference_cnn.TARGET).map
+    want = Deconvolution(model).attribute(image.clone().requires_grad_(), target=reference_cnn.TARGET).sum(dim=1)
+    assert_close(got, want.detach(), rtol=1e-9, atol=1e-12)
+    parity("deconvnet", "captum Deconvolution", got, want, 1e-9)
+
+
+def test_deconvnet_passes_positive_gradients_where_a_relu_was_silent(images: Tensor) -> None:
+    model = Rectified(nn.ReLU6()).double().eval()
+    silent = nn.Sequential(model.conv, nn.Identity())
+    with torch.no_grad():
+        pooled = model.head.weight[1].clamp(min=0) / 32**2  # the gradient at the ReLU, its positive part
+        want = torch.nn.grad.conv2d_input(
+            images.shape, model.conv.weight, pooled[:, None, None].expand_as(silent(images)), padding=1
+        )
+    assert_close(sightline.explain(model, images, "deconvnet", target=1).map, want.sum(dim=1))
+
+
+def test_deconvnet_without_a_relu_is_refused(images: Tensor) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+    with pytest.raises(sightline.errors.UnsupportedModel, match="a deconvnet changes ReLUs"):
+        sightline.explain(model.double().eval(), images, "deconvnet", target=1)

@@ -42,11 +42,12 @@ def test_matches_its_authors_numbers(recipe: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("variant", ["linear", "sqrt"])
-def test_matches_its_authors_program(variant: str, tiny_cnn: nn.Module) -> None:
+def test_matches_its_authors_program(variant: str, tiny_cnn: nn.Module, parity) -> None:
     image = torch.randn(1, 3, 20, 28, dtype=torch.float64)
     want = peer_says(tiny_cnn, image, 1, steps=9, max_sigma=6, sqrt=variant == "sqrt")
     got = sightline.explain(tiny_cnn, image, f"blur_ig(steps=9, sigma=6.0, {variant=})", target=1).map[0]
     reference_cnn.assert_same(got, want, 1e-9)
+    parity("blur_ig", "PAIR BlurIG", got, want, 1e-9)
 
 
 def test_matches_its_authors_program_on_a_photograph(shared: Path) -> None:

@@ -55,12 +55,13 @@ def test_matches_its_authors_numbers(recipe: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(("fraction", "distance"), [(0.25, 0.02), (0.1, 0.3), (0.9, 1.0), (0.0, 0.05)])
-def test_matches_its_authors_program(fraction: float, distance: float, peer: Any, tiny_cnn: nn.Module) -> None:
+def test_matches_its_authors_program(fraction: float, distance: float, peer: Any, tiny_cnn: nn.Module, parity) -> None:
     image = torch.randn(1, 3, 16, 16, dtype=torch.float64)
     image[0, :, :3] = 0  # some pixels do not differ from the reference
     want = peer(tiny_cnn, image, 1, x_steps=15, fraction=fraction, max_dist=distance)
     got = sightline.explain(tiny_cnn, image, f"guided_ig(steps=15, {fraction=}, {distance=})", target=1).map[0]
     reference_cnn.assert_same(got, want, 1e-9)
+    parity("guided_ig", "PAIR GuidedIG", got, want, 1e-9)
 
 
 def test_matches_its_authors_program_on_a_photograph(peer: Any, shared: Path) -> None:

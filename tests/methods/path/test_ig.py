@@ -18,11 +18,12 @@ from sightline.methods.path.quadrature import quadrature
 
 @pytest.mark.parametrize(("rule", "peer"), [("gauss_legendre", "gausslegendre"), ("right", "riemann_right")])
 @pytest.mark.parametrize("network", ["tiny_vit", "tiny_cnn"])
-def test_matches_captum(rule, peer, network, images, request) -> None:
+def test_matches_captum(rule, peer, network, images, request, parity) -> None:
     model = request.getfixturevalue(network)
     want = IntegratedGradients(model).attribute(images.clone(), target=1, n_steps=7, method=peer).sum(dim=1)
     got = sightline.explain(model, images, f"ig(steps=7, rule='{rule}')", target=1).map
     assert_close(got, want, rtol=0, atol=1e-5 * want.abs().max().item())
+    parity("ig", "captum IntegratedGradients", got, want, 1e-5)
 
 
 @pytest.mark.parametrize("at", ["pixels", "tokens"])
@@ -62,7 +63,7 @@ def test_one_step_to_the_right_is_input_times_gradient(tiny_cnn: nn.Module, imag
 
 
 def test_no_steps_are_refused() -> None:
-    with pytest.raises(sightline.errors.RecipeError, match="got steps=0; at least one step is needed"):
+    with pytest.raises(sightline.errors.RecipeError, match="got steps=0; steps is between 1 and 10000"):
         sightline.parse("ig(steps=0)")
 
 

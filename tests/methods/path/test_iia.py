@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import sightline
+from sightline import errors
 from sightline.extras import require
 from sightline.methods.multi_target import multi_target, multi_target_cost
+from sightline.methods.path.iia import IteratedIntegral
 from sightline.methods.path.iia_cnn import MapIntegral
 from sightline.models.passes import counting
 from sightline.models.vit.adapter import VisionTransformer
@@ -437,7 +440,7 @@ def test_from_cut_to_cut_is_the_model_itself(name: str) -> None:
     ("recipe", "message"),
     [
         ("iia(layers=())", r"got layers=\(\); name at least one layer"),
-        ("iia2(steps=0)", "got steps=0; at least one step is needed"),
+        ("iia2(steps=0)", "iia2 got steps=0; steps is between 1 and 10000; choose a larger number"),
         ("iia2(variant='released', blank='black')", "got blank with variant='released', which has its own"),
     ],
 )
@@ -475,3 +478,38 @@ def test_a_model_without_layers_is_told_so(images: Tensor) -> None:
 
 def test_every_name_is_registered_under_its_paper() -> None:
     assert {METHODS[name].cite for name in ("iia", "iia2", "iia3", "img", "act")} == {"iia2023"}
+
+
+# ---- an integrand of one's own ---------------------------------------------------------------------------------------
+
+
+def squared(values: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+    return values[-1] * gradients[-1].square()
+
+
+@pytest.mark.parametrize("layers", [(0,), (-1,), (0, -1)])
+def test_an_integrand_may_be_a_function(layers: tuple[int, ...], tiny_cnn: nn.Module, images: Tensor) -> None:
+    def times(values: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+        return values[-1] * gradients[-1]
+
+    named = IteratedIntegral(layers=layers, integrand="activation_gradient", steps=3)
+    own = IteratedIntegral(layers=layers, integrand=times, steps=3)
+    want = sightline.explain(tiny_cnn, images, named, target=1)
+    assert_close(sightline.explain(tiny_cnn, images, own, target=1).map, want.map)
+    other = sightline.explain(tiny_cnn, images, IteratedIntegral(layers=layers, integrand=squared, steps=3), target=1)
+    assert not torch.allclose(other.map, want.map)
+    assert other.recipe.endswith("integrand=squared, steps=3)")
+
+
+def test_a_function_at_attention_is_given_the_layers_own(tiny_vit: nn.Module, images: Tensor) -> None:
+    named, own = (
+        sightline.explain(tiny_vit, images, IteratedIntegral(integrand=integrand, steps=2), target=1)
+        for integrand in ("activation_gradient", lambda values, gradients: values[-1] * gradients[-1])
+    )
+    assert_close(own.map, named.map)
+
+
+def test_a_function_of_another_shape_is_refused(tiny_cnn: nn.Module, images: Tensor) -> None:
+    wrong = IteratedIntegral(integrand=lambda values, gradients: gradients[-1].sum(), steps=2)
+    with pytest.raises(errors.RecipeError, match=r"the integrand returned .* return a tensor of that shape"):
+        sightline.explain(tiny_cnn, images, wrong, target=1)

@@ -52,7 +52,7 @@ def test_matches_its_authors_numbers() -> None:
 
 @pytest.mark.parametrize("variant", ["full", "fast"])
 @pytest.mark.parametrize(("smallest", "area"), [(1, 1.0), (50, 1.0), (20, 0.3), (1, 0.0)])
-def test_matches_its_authors_program_on_given_regions(variant: str, smallest: int, area: float) -> None:
+def test_matches_its_authors_program_on_given_regions(variant: str, smallest: int, area: float, parity) -> None:
     for seed in range(4):
         base = torch.randn(1, 3, 40, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
         masks = random_masks(30, 40, seed)
@@ -63,6 +63,7 @@ def test_matches_its_authors_program_on_given_regions(variant: str, smallest: in
         method = Xrai(smallest=smallest, area=area, variant=variant)  # type: ignore[arg-type]
         (got,) = method.on(sightline.adapt(nn.Flatten()), base, [TARGET], masks, [base])
         assert_close(got.map[0], want, atol=1e-12, rtol=0)
+        parity("xrai", "PAIR XRAI", got.map[0], want, 1e-9)
 
 
 def test_cuts_as_its_authors_do() -> None:

@@ -20,9 +20,11 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import sightline
+from sightline.errors import RecipeError
 from sightline.extras import repair_torchvision
 from sightline.models.backward.lrp_rules import COMPOSITES
 from sightline.models.passes import counting
+from sightline.recipe import parse
 
 EPS = 1e-6
 RESIDUAL = "tiny_resnet"
@@ -114,6 +116,49 @@ def test_the_gamma_rule_by_hand() -> None:
     want = expected("gamma", images.flatten(1), weight, bias, above, 0, 0).reshape(images.shape).sum(dim=1)
     got = sightline.explain(model, images, "lrp(composite='epsilon_gamma_box', layer='0')", target=3)
     assert_close(got.map, want)
+
+
+def test_bounds_of_the_box_can_be_given() -> None:
+    model = OneConvolution().double().eval()
+    images = torch.randn(2, 3, 4, 4, dtype=torch.float64)
+    recipe = "lrp(composite='epsilon_gamma_box'{})"
+    plain = sightline.explain(model, images, recipe.format(""), target=3).map
+    black, white = (sightline.adapt(model).normalise(torch.full((1, 3, 1, 1), v).double()) for v in (0.0, 1.0))
+    said = recipe.format(f", low={tuple(black.flatten().tolist())}, high={tuple(white.flatten().tolist())}")
+    assert_close(sightline.explain(model, images, said, target=3).map, plain)
+    wider = sightline.explain(model, images, recipe.format(", low=-4.0, high=4.0"), target=3).map
+    assert not torch.allclose(wider, plain)
+    for options, message in (
+        (", low=2.0, high=-2.0", "the box rule needs low < high"),
+        (", low=(1.0, 2.0)", "got low=.* one for each of 3 channels"),
+    ):
+        with pytest.raises(RecipeError, match=message):
+            sightline.explain(model, images, recipe.format(options), target=3)
+    with pytest.raises(RecipeError, match="only composite='epsilon_gamma_box' has the box rule"):
+        parse("lrp(low=-1.0, high=1.0)")
+
+
+@pytest.mark.parametrize(("low", "high"), [(-3.0, 3.0), ((-2.5, -2.0, -1.5), (1.0, 2.0, 3.0))])
+def test_the_box_rule_is_zennits(low: Any, high: Any, parity) -> None:
+    repair_torchvision()
+    zennit = pytest.importorskip("zennit.composites")
+    torch.manual_seed(9)
+    model = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.ReLU(), nn.Flatten(),
+                          nn.Linear(4 * 36, 5)).double().eval()  # fmt: skip
+    images = torch.randn(2, 3, 8, 8, dtype=torch.float64).clamp(-1.4, 0.9)
+    got = sightline.explain(model, images, f"lrp(composite='epsilon_gamma_box', low={low}, high={high})", target=2).map
+    bounds = [
+        torch.as_tensor(bound, dtype=torch.float64).reshape(1, -1, 1, 1).expand_as(images) for bound in (low, high)
+    ]
+    composite = zennit.EpsilonGammaBox(low=bounds[0], high=bounds[1])
+    with composite.context(model) as modified:
+        leaf = images.clone().requires_grad_()
+        logits = modified(leaf)
+        start = torch.zeros_like(logits)
+        start[:, 2] = logits[:, 2].detach()
+        (want,) = torch.autograd.grad(logits, leaf, start)
+    assert_close(got, want.sum(dim=1), rtol=1e-7, atol=1e-9)
+    parity("lrp", "zennit EpsilonGammaBox", got, want.sum(dim=1), 1e-9)
 
 
 # ---- laws -----------------------------------------------------------------------------------------------------------
@@ -476,7 +521,7 @@ def test_matches_captum(name: str) -> None:
         ("epsilon_alpha2_beta1", "EpsilonAlpha2Beta1"),
     ],
 )
-def test_matches_zennit_in_the_same_process(name: str, composite: str, images: Tensor) -> None:
+def test_matches_zennit_in_the_same_process(name: str, composite: str, images: Tensor, parity) -> None:
     repair_torchvision()
     zennit = pytest.importorskip("zennit.composites")
     canonizers = pytest.importorskip("zennit.torchvision")
@@ -490,6 +535,7 @@ def test_matches_zennit_in_the_same_process(name: str, composite: str, images: T
     with getattr(zennit, composite)(canonizers=[canonizers.ResNetCanonizer()]).context(model) as changed:
         (want,) = torch.autograd.grad(changed(pixels)[:, 1], pixels, logits[:, 1])
     reference_cnn.assert_same(got, want.sum(dim=1), 1e-9)
+    parity("lrp", f"zennit {composite}", got, want.sum(dim=1), 1e-9)
 
 
 class Residual(nn.Module):

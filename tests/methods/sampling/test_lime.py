@@ -64,7 +64,7 @@ def test_matches_the_package_on_a_photograph(shared: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_equals_the_package_in_the_same_process() -> None:
+def test_equals_the_package_in_the_same_process(parity) -> None:
     lime_image = pytest.importorskip("lime.lime_image")
     network, image = reference_cnn.network("tiny_cnn")
     model, labels = sightline.adapt(network), segments_of(sightline.adapt(network), image, ("grid", 4, 3))[0].labels
@@ -89,6 +89,7 @@ def test_equals_the_package_in_the_same_process() -> None:
     got = fit_ridge(data, proximity(data, 0.25), scores[0], 1.0)[0][0]
     wanted = torch.tensor([dict(explained.local_exp[2])[i] for i in range(12)], dtype=torch.float64)
     assert_close(got, wanted, rtol=1e-5, atol=1e-10)
+    parity("lime", "lime LimeImageExplainer", got, wanted, 1e-9)
 
 
 def test_a_linear_model_is_found_and_the_ridge_shrinks_it() -> None:

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 import sightline
 from sightline import Logit, Probability
 from sightline.errors import RecipeError
-from sightline.methods.sampling.occlusion import Occlusion, spans
+from sightline.methods.sampling.occlusion import FeatureAblation, Occlusion, spans
 from sightline.types import Contrast
 
 
@@ -48,22 +48,28 @@ def test_matches_captum_on_a_photograph(shared: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("window", "stride"), [(8, 4), (7, 5), (10, 10), (32, 3), (5, 5)])
-def test_equals_captum_in_the_same_process(window: int, stride: int, tiny_cnn: nn.Module, images: Tensor) -> None:
+def test_equals_captum_in_the_same_process(
+    window: int, stride: int, tiny_cnn: nn.Module, images: Tensor, parity
+) -> None:
     captum = pytest.importorskip("captum.attr")
     got = Occlusion(window=window, stride=stride)(sightline.adapt(tiny_cnn), images, Logit((1, 4))).map
     wanted = captum.Occlusion(tiny_cnn).attribute(
         images, target=torch.tensor([1, 4]), sliding_window_shapes=(3, window, window), strides=(3, stride, stride)
     )
     assert_close(got, wanted[:, 0].detach().double(), rtol=1e-5, atol=1e-6)
+    parity("occlusion", "captum Occlusion", got, wanted[:, 0], 1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_superpixels_equal_captums_feature_ablation(tiny_vit: nn.Module, images: Tensor) -> None:
+def test_superpixels_equal_captums_feature_ablation(tiny_vit: nn.Module, images: Tensor, parity) -> None:
     captum = pytest.importorskip("captum.attr")
     labels = (torch.rand(32, 32) * 6).long()
     got = Occlusion().on(sightline.adapt(tiny_vit), images, [Logit(3)], labels)[0].map
     wanted = captum.FeatureAblation(tiny_vit).attribute(images, target=3, feature_mask=labels[None, None])
     assert_close(got, wanted[:, 0].detach().double(), rtol=1e-5, atol=1e-6)
+    named = sightline.explain(tiny_vit, images, FeatureAblation(segments=labels), target=3).map
+    assert_close(named, got, rtol=1e-12, atol=1e-15)
+    parity("feature_ablation", "captum FeatureAblation", named, wanted[:, 0], 1e-9)
 
 
 def test_a_sum_over_pixels_gives_every_window_what_it_covers() -> None:

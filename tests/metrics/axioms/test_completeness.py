@@ -23,7 +23,7 @@ def case_of(model, images, recipe, target=None):
 
 
 @pytest.mark.parametrize("network", ["tiny_vit", "tiny_cnn"])
-def test_it_is_captums_convergence_delta(network, images, request):
+def test_it_is_captums_convergence_delta(network, images, request, parity):
     model = request.getfixturevalue(network)
     peer = captum.IntegratedGradients(model)
     _, delta = peer.attribute(images, target=[1, 3], n_steps=7, method="gausslegendre", return_convergence_delta=True)
@@ -31,6 +31,7 @@ def test_it_is_captums_convergence_delta(network, images, request):
     method = Fixed(maps.detach())
     case = Case(adapt(model), images, Logit((1, 3)), maps.detach(), method=method)
     assert_close(Completeness()(case).values, delta.abs().detach(), rtol=0, atol=1e-9)
+    parity("completeness", "captum compute_convergence_delta", Completeness()(case).values, delta.abs(), 1e-9)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from sightline import adapt
 from sightline.errors import RecipeError
 from sightline.metrics.case import Case
-from sightline.metrics.faithfulness.confidence import AverageDrop, IncreaseInConfidence
+from sightline.metrics.faithfulness.confidence import AverageDrop, AverageGain, IncreaseInConfidence
 from sightline.metrics.judge import judge
 from sightline.metrics.scaling import min_max
 from sightline.types import Logit
@@ -110,7 +110,8 @@ def test_the_label_can_be_asked_for():
 
 def test_both_share_two_passes():
     case = case_of(torch.rand(2, *SIZE))
-    assert judge(case, ["average_drop", "increase_in_confidence", "average_drop(relative=False)"]).passes.forward == 4
+    names = ["average_drop", "increase_in_confidence", "average_gain", "average_drop(relative=False)"]
+    assert judge(case, names).passes.forward == 4
     assert AverageDrop().cost(case.model).forward == 2
 
 
@@ -133,3 +134,22 @@ def test_drop_and_increase_are_those_of_pytorch_grad_cam(score, key):
     if key == "softmax":
         share = AverageDrop(**options)(case).values.item()
         assert share == pytest.approx(1 - float(numbers["p_masked"]) / float(numbers["p_original"]), abs=1e-5)
+
+
+def test_the_gain_is_the_share_of_what_the_probability_lacks():
+    maps = full_range()
+    case = case_of(maps, target=Logit(1))
+    before, after = 0.02, 0.98 - 0.96 * maps.mean().item()
+    assert AverageGain()(case).values.item() == pytest.approx((after - before) / (1 - before))
+    assert AverageGain()(case_of(maps)).values.item() == 0  # what drops gains nothing
+    assert AverageDrop()(case).values.item() == 0
+
+
+def test_nothing_is_gained_on_what_is_sure_or_no_probability():
+    sure = Case(adapt(lambda x: 1e4 * x.mean(dim=(2, 3))), torch.ones(1, 3, 8, 8), Logit(0), torch.rand(1, 8, 8))
+    sure.images[:, 1:] = -1
+    found = AverageGain()(sure)
+    assert found.values.isnan().all()
+    assert found.flags == ("no room to gain",)
+    with pytest.raises(RecipeError, match="score='logit'"):
+        AverageGain(score="logit")

@@ -57,11 +57,12 @@ def theirs(metric, model, images, maps, target):
 
 @pytest.mark.parametrize("perturbation", ["squares", "noise"])
 @pytest.mark.parametrize("normalise", [False, True])
-def test_captum_itself_agrees_on_our_perturbations(perturbation, normalise, tiny_cnn, images):
+def test_captum_itself_agrees_on_our_perturbations(perturbation, normalise, tiny_cnn, images, parity):
     metric = Infidelity(samples=7, perturbation=perturbation, normalise=normalise, window=9)
     maps = explain(tiny_cnn, images, "ixg", target=[1, 3]).pixels()
     got = metric(Case(adapt(tiny_cnn), images, Logit((1, 3)), maps)).values
     assert_close(got, theirs(metric, tiny_cnn, images, maps, [1, 3]).double(), rtol=1e-9, atol=1e-12)
+    parity("infidelity", "captum infidelity", got, theirs(metric, tiny_cnn, images, maps, [1, 3]), 1e-9)
 
 
 class Linear(torch.nn.Module):

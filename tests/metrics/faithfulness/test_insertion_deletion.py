@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from sightline import adapt
-from sightline.metrics.case import Case
-from sightline.metrics.faithfulness.insertion_deletion import Deletion, InsDel, Insertion, area
+from sightline.metrics.case import Case, area
+from sightline.metrics.faithfulness.insertion_deletion import Deletion, InsDel, Insertion
 from sightline.metrics.judge import judge
 from sightline.perturb.fill import Blur, Zero
 from sightline.types import Contrast, Logit

@@ -14,12 +14,13 @@ from sightline.errors import RecipeError
 from sightline.metrics.case import Case
 from sightline.metrics.faithfulness.filled_curve import FilledCurve, blur_windows, fill_images, further_blurs
 from sightline.metrics.faithfulness.insertion_deletion import Deletion, Insertion
-from sightline.metrics.faithfulness.insertion_deletion_mda import DeletionMda, InsertionMda, monotone
+from sightline.metrics.faithfulness.insertion_deletion_mda import DeletionMda, InsDelMda, InsertionMda, monotone
+from sightline.metrics.faithfulness.mas import MasDeletion, MasInsertion
 from sightline.metrics.judge import judge
 from sightline.models.passes import counting
 from sightline.perturb.endpoints import BLURS
 from sightline.perturb.fill import Blur
-from sightline.types import Logit
+from sightline.types import Custom, Logit
 
 SIZE = (6, 7)
 PIXELS = 42
@@ -82,7 +83,7 @@ def test_on_a_linear_model_it_is_the_area_scaled():
     p = Insertion(5, "zero")(case).values
     assert_close(InsertionMda(5, "zero")(case).values, (p - 0.1) / 0.8)
     p = Deletion(5)(case).values
-    assert_close(DeletionMda(5)(case).values, (p - 0.1) / 0.8)
+    assert_close(DeletionMda(5, visible="keep")(case).values, (p - 0.1) / 0.8)
 
 
 def test_a_perfect_map_beats_its_shuffle_beats_its_reverse():
@@ -92,16 +93,16 @@ def test_a_perfect_map_beats_its_shuffle_beats_its_reverse():
     case = Case(weighing(weights), white(3), Logit(0), maps)
     best, middle, worst = InsertionMda(3, "zero")(case).values.tolist()
     assert best > middle > worst
-    best, middle, worst = DeletionMda(3)(case).values.tolist()
+    best, middle, worst = DeletionMda(3, visible="keep")(case).values.tolist()
     assert best < middle < worst
 
 
 def test_negative_values_are_important_unless_pixels_go_by_value():
     weights = shares()
     case = Case(weighing(weights), white(2), Logit(0), torch.stack([weights, -weights]))
-    first, second = DeletionMda(3)(case).values.tolist()
+    first, second = DeletionMda(3, visible="keep")(case).values.tolist()
     assert first == second
-    first, second = DeletionMda(3, by="value")(case).values.tolist()
+    first, second = DeletionMda(3, by="value", visible="keep")(case).values.tolist()
     assert first < second
 
 
@@ -133,7 +134,7 @@ def test_a_fade_from_one_pixel_takes_the_image_itself_where_the_class_was_never_
 def test_image_and_filled_image_that_score_alike_give_no_number():
     model = adapt(lambda images: images.new_tensor([[1.0, 0.0]]).expand(len(images), -1))
     case = Case(model, white(), Logit(0), torch.rand(1, *SIZE))
-    for metric in (InsertionMda(fill="zero"), DeletionMda()):
+    for metric in (InsertionMda(fill="zero"), DeletionMda(visible="keep")):
         found = metric(case)
         assert found.values.isnan().all()
         assert found.flags == ("image and filled image score alike",)
@@ -142,7 +143,7 @@ def test_image_and_filled_image_that_score_alike_give_no_number():
 @pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 1e30])
 def test_a_constant_map_has_a_score_and_a_flag(value):
     case = Case(weighing(shares()), white(), Logit(0), torch.full((1, *SIZE), value))
-    for metric in (InsertionMda(5, "zero"), DeletionMda(5)):
+    for metric in (InsertionMda(5, "zero"), DeletionMda(5, visible="keep")):
         found = metric(case)
         assert found.values.isfinite().all()
         assert found.flags == ("constant map",)
@@ -154,7 +155,8 @@ def test_curves_are_shared_with_the_metrics_of_others():
     points = 10
     got = judge(case, ["insertion(step=5)", "insertion_mda(step=5, fill='blur')"])
     assert got.passes.forward == points
-    got = judge(case, ["deletion(step=5)", "deletion_mda(step=5)", "mas_deletion(step=5)"])
+    keeping = ["deletion_mda(step=5, visible='keep')", "mas_deletion(step=5, visible='keep')"]
+    got = judge(case, ["deletion(step=5)", *keeping])
     assert got.passes.forward == points - 1  # the image was seen
 
 
@@ -168,7 +170,9 @@ def test_the_cost_allows_for_every_blur():
     model = adapt(lambda images: images.mean(dim=(2, 3)), input_size=(224, 224))
     assert InsertionMda().cost(model).forward == 225 + len(BLURS) - 1
     assert InsertionMda(fill="zero").cost(model).forward == 225
-    assert DeletionMda(step=448).cost(model).forward == 113
+    assert DeletionMda(step=448, visible="keep").cost(model).forward == 113
+    assert DeletionMda(step=448).cost(model).forward == 113 + len(BLURS)
+    assert InsDelMda(step=448).cost(model).forward == 2 * 112 + len(BLURS)  # one of the blurs is an end of the curve
     assert further_blurs("fade", 1) == 49
 
 
@@ -217,3 +221,87 @@ def test_curves_areas_and_blur_are_those_of_the_authors_on_a_photograph(name, sh
     assert scores[f"mas_{recipe}"].item() == pytest.approx(golden[f"{short}_mas_auc_{name}_f64"], abs=1e-4)
     if short == "ins":
         assert fill_images(case, "fade", 31, 5, 5.0).scores.item() == pytest.approx(float(golden["blur_p"]), abs=1e-5)
+
+
+# ---- both at once, images left out, and the score of the text --------------------------------------------------------
+
+
+def visible_and_hidden():
+    """Two images, one of which no blur hides: bright grey all over, beside squares that any blur makes grey."""
+
+    def logits(images):
+        p = 0.001 + 0.9 * images.square().mean(dim=(1, 2, 3)).clamp(max=1)
+        return torch.stack([p.log(), (1 - p).log()], dim=1)
+
+    images = torch.stack([chequered(), torch.full_like(chequered(), 0.9)])
+    maps = torch.rand(2, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    return Case(adapt(logits), images, Logit(0), maps)
+
+
+def test_an_image_that_no_blur_hides_is_left_out_of_insertion_and_deletion_alike():
+    case = visible_and_hidden()
+    kept = DeletionMda(512, visible="keep")(case)
+    for metric in (InsertionMda(512), DeletionMda(512), InsDelMda(512), MasInsertion(512), MasDeletion(512)):
+        found = metric(case)
+        assert found.values.isnan().tolist() == [False, True]
+        assert found.flags == ("", "class visible in every blur")
+    assert_close(DeletionMda(512)(case).values[0], kept.values[0])
+    assert kept.values.isfinite().all()
+    assert kept.flags == ("", "")
+
+
+def test_both_at_once_are_their_difference_and_share_the_curves():
+    case = visible_and_hidden()
+    with counting() as meter:
+        found = InsDelMda(512)(case)
+    alone = InsertionMda(512)(case), DeletionMda(512)(case)
+    assert_close(found.values, alone[0].values - alone[1].values, equal_nan=True)
+    assert_close(found.curve, alone[0].curve - alone[1].curve)
+    assert "gradient" in case.model.offers  # a function is tried once
+    with counting() as more:
+        judge(case, [InsDelMda(512), InsertionMda(512), DeletionMda(512)])
+    assert more.passes.forward == 0
+    assert meter.passes.forward <= 2 * InsDelMda(512).cost(case.model).forward
+    black = InsDelMda(512, fill=("fade", "black"))(case)
+    assert_close(black.values, alone[0].values - DeletionMda(512, fill="black")(case).values, equal_nan=True)
+
+
+def test_the_score_of_the_text_is_the_mean_of_raw_probabilities():
+    weights = shares()
+    case = Case(weighing(weights), white(), Logit(0), weights[None])
+    p = case.read(case.followed("probability"), case.clean)
+    curve = Deletion(5)(case).curve
+    text = DeletionMda(5, visible="keep", variant="text")(case)
+    assert_close(text.curve, curve.double())
+    assert_close(text.values, curve.double().mean(dim=1))
+    assert float(text.curve[0, 0]) == pytest.approx(float(p[0]))
+    inserted = InsertionMda(5, "zero", variant="text")(case)
+    assert_close(inserted.values, Insertion(5, "zero")(case).curve.double().mean(dim=1))
+    both = InsDelMda(5, ("zero", "zero"), variant="text")(case)
+    assert_close(both.values, inserted.values - text.values)
+
+
+def test_a_blur_of_the_text_leaves_less_than_a_hundredth():
+    def logits(images):  # a blurred image scores one per cent to the last digit
+        p = torch.where(images.square().mean(dim=(1, 2, 3)) > 0.5, 0.8, 0.01).double()
+        return torch.stack([p.log(), (1 - p).log()], dim=1)
+
+    class Exact:
+        """A target that reads the probability itself, without a logarithm between."""
+
+        def __call__(self, values):
+            return values[:, 0].exp().mul(100).round().div(100)
+
+    maps = torch.rand(1, 64, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    case = Case(adapt(logits), chequered()[None], Custom(Exact()), maps)
+    assert InsertionMda(512)(case).values.isfinite().all()
+    assert InsertionMda(512, variant="text")(case).flags == ("class visible in every blur",)
+
+
+@pytest.mark.parametrize("build", [
+    lambda: InsertionMda(variant="paper"), lambda: DeletionMda(variant="paper"), lambda: InsDelMda(variant="paper"),
+    lambda: DeletionMda(visible="no"), lambda: MasDeletion(visible="no"), lambda: InsDelMda(step=0),
+])  # fmt: skip
+def test_what_has_no_meaning_is_refused(build):
+    with pytest.raises(RecipeError, match=r"got (variant|visible|step)="):
+        build()

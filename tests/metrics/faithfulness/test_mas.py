@@ -36,7 +36,7 @@ def by_hand(response, density, direction):
 def test_a_map_whose_magnitudes_are_the_response_has_no_penalty():
     weights = shares()
     case = case_of(weights[None], weights)
-    for metric in (MasInsertion(1, "zero"), MasDeletion(1)):
+    for metric in (MasInsertion(1, "zero"), MasDeletion(1, visible="keep")):
         found = metric.aligned(case)
         assert_close(found.penalty, torch.zeros_like(found.penalty), rtol=0, atol=1e-12)
         assert_close(found.score, found.response, rtol=0, atol=1e-12)
@@ -48,7 +48,7 @@ def test_the_right_magnitudes_beat_others_in_the_same_order():
     case = case_of(maps, weights)
     best, *others = MasInsertion(1, "zero")(case).values.tolist()
     assert best > max(others)
-    best, *others = MasDeletion(1)(case).values.tolist()
+    best, *others = MasDeletion(1, visible="keep")(case).values.tolist()
     assert best < min(others)
 
 
@@ -59,7 +59,7 @@ def test_every_curve_can_be_written_down(step):
     order = np.argsort(-maps.abs().flatten().numpy(), kind="stable")
     counts = [*range(0, PIXELS, step), PIXELS]
     entered = np.concatenate([[0], np.cumsum(maps.abs().flatten().numpy()[order])])[counts]
-    for metric, direction in ((MasInsertion(step, "zero"), "insert"), (MasDeletion(step), "delete")):
+    for metric, direction in ((MasInsertion(step, "zero"), "insert"), (MasDeletion(step, visible="keep"), "delete")):
         density = entered / entered[-1] if direction == "insert" else 1 - entered / entered[-1]
         found = metric.aligned(case)
         assert_close(found.density[0].numpy(), density)
@@ -72,7 +72,7 @@ def test_every_curve_can_be_written_down(step):
 
 def test_scaling_a_map_changes_nothing_and_shifting_it_does():
     maps = torch.rand(1, *SIZE, dtype=torch.float64)
-    one, twice, shifted = (MasDeletion(5)(case_of(m)).values.item() for m in (maps, maps * 4, maps + 4))
+    one, twice, shifted = (MasDeletion(5, visible="keep")(case_of(m)).values.item() for m in (maps, maps * 4, maps + 4))
     assert one == twice
     assert one != shifted
 
@@ -89,7 +89,7 @@ def test_a_score_without_a_scale_is_a_straight_line():
 def test_a_model_that_does_not_care_gives_one_half_and_says_so():
     model = adapt(lambda images: images.new_tensor([[1.0, 0.0]]).expand(len(images), -1))
     case = Case(model, white(), Logit(0), torch.rand(1, *SIZE))
-    for metric in (MasInsertion(5, "zero"), MasDeletion(5)):
+    for metric in (MasInsertion(5, "zero"), MasDeletion(5, visible="keep")):
         found = metric(case)
         assert found.values.tolist() == [0.5]
         assert found.flags == ("image and filled image score alike",)
@@ -97,7 +97,7 @@ def test_a_model_that_does_not_care_gives_one_half_and_says_so():
 
 @pytest.mark.parametrize(("value", "finite"), [(0.0, False), (1.0, True), (-2.0, True), (1e30, True)])
 def test_constant_maps_are_flagged_and_zeros_have_no_number(value, finite):
-    for metric in (MasInsertion(5, "zero"), MasDeletion(5)):
+    for metric in (MasInsertion(5, "zero"), MasDeletion(5, visible="keep")):
         found = metric(case_of(torch.full((1, *SIZE), value)))
         assert found.values.isfinite().item() is finite
         assert found.flags == ("constant map" if finite else "constant map; no magnitude",)
@@ -107,7 +107,7 @@ def test_huge_and_sparse_maps_are_judged():
     one = torch.zeros(SIZE)
     one[3, 3] = 1.0
     maps = torch.stack([torch.rand(SIZE) * 3e38, one, -one])
-    for metric in (MasInsertion(5, "zero"), MasDeletion(5)):
+    for metric in (MasInsertion(5, "zero"), MasDeletion(5, visible="keep")):
         found = metric(case_of(maps))
         assert found.values.isfinite().all()
         assert found.flags == ("", "", "")
@@ -117,10 +117,10 @@ def test_huge_and_sparse_maps_are_judged():
 def test_by_value_a_negative_pixel_weighs_nothing_and_comes_last():
     weights = shares()
     maps = torch.stack([weights, torch.where(weights > weights.median(), weights, -weights)])
-    found = MasDeletion(1, by="value").aligned(case_of(maps, weights))
+    found = MasDeletion(1, by="value", visible="keep").aligned(case_of(maps, weights))
     assert found.density[1, PIXELS // 2] == 0
     assert found.density[0, PIXELS // 2] > 0
-    nothing = MasDeletion(5, by="value")(case_of(-weights[None]))
+    nothing = MasDeletion(5, by="value", visible="keep")(case_of(-weights[None]))
     assert nothing.values.isnan().all()
     assert nothing.flags == ("no magnitude",)
 
@@ -171,7 +171,7 @@ def test_density_and_penalty_are_those_of_the_authors(shared):
             assert_close(found.score[0].float(), torch.from_numpy(golden[f"{short}_score_{name}"]), rtol=0, atol=1e-5)
             model = adapt(lambda images: images.flatten(1)[:, :2])
             maps = torch.from_numpy(golden[f"map_{name}"])[None]
-            metric = MasInsertion(fill="zero") if short == "ins" else MasDeletion()
+            metric = MasInsertion(fill="zero") if short == "ins" else MasDeletion(visible="keep")
             # the density does not ask the model, so the smallest one will do
             got = metric.aligned(Case(model, torch.rand(1, 3, 224, 224), Logit(0), maps)).density
             assert_close(got[0].float(), torch.from_numpy(golden[f"{short}_density_{name}"]), rtol=0, atol=1e-5)

@@ -183,8 +183,8 @@ def test_a_tiny_transformer_and_a_single_huge_pixel(tiny_vit, images):
     ("recipe", "said"),
     [
         ("road(percentiles=())", "from 0 to 100"),
-        ("road(percentiles=(101.0,))", "from 0 to 100"),
-        ("road(noise=-1.0)", "0 or more"),
+        ("road(percentiles=(101.0,))", "between 0 and 100"),
+        ("road(noise=-1.0)", "noise is between 0 and"),
         ("road(variant='both')", "variant='both'"),
     ],
 )

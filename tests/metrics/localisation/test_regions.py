@@ -204,7 +204,7 @@ def test_the_threshold_counts_in_the_units_of_the_map(metric):
     [
         ("iou(window=10)", "odd number"),
         ("region_attribution(window=0)", "odd number"),
-        ("f1(sigma=0.0)", "positive number"),
+        ("f1(sigma=0.0)", "choose a larger number"),
         ("recall(threshold=-1.0)", "0 or more"),
     ],
 )

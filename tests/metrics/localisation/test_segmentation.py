@@ -194,3 +194,21 @@ def test_they_run_no_model_and_are_refused_when_wrong():
     with pytest.raises(RecipeError, match="rows"):
         parse_metric("mean_f1(over='columns')")
     assert text(parse_metric("mean_f1(over='pixels')")) == "mean_f1(over='pixels')"
+
+
+def test_the_average_precision_of_a_map_that_was_cut():
+    """Of zeros and ones it follows from the accuracy p: p² + (1 - p)/2; the best cut is that of the best accuracy."""
+    maps = torch.rand(3, 6, 8, generator=torch.Generator().manual_seed(0)) + box()
+    masks = box().expand(3, -1, -1).clone()
+    masks[1, 0] = -1
+    scores = scores_of(maps, masks, ["pixel_accuracy", "mean_ap(cut='mean')", "mean_ap(cut='best')", "mean_ap"])
+    right = scores["pixel_accuracy"].double()
+    assert_close(scores["mean_ap(cut='mean')"].double(), right**2 + (1 - right) / 2)
+    scaled = (maps - maps.amin(dim=(1, 2), keepdim=True)) / (maps.amax(dim=(1, 2)) - maps.amin(dim=(1, 2)))[
+        :, None, None
+    ]
+    for row in range(3):
+        known = masks[row] >= 0
+        best = max(float(((scaled[row] > cut / 100) == (masks[row] > 0))[known].double().mean()) for cut in range(100))
+        assert scores["mean_ap(cut='best')"][row].item() == pytest.approx(best**2 + (1 - best) / 2)
+    assert (scores["mean_ap(cut='best')"] >= scores["mean_ap(cut='mean')"] - 1e-9).all()

@@ -172,3 +172,18 @@ def test_the_card_says_what_it_is(name):
     built = parse_metric(f"{name}(stages=(0.25, 1.0), absolute=True)")
     assert parse_metric(text(built)) == built
     assert hash(built) == hash(parse_metric(text(built)))
+
+
+def test_the_rivals_of_the_trained_model_stay(tiny_cnn, images):
+    """On a randomised model `top2` chooses other classes, and the map changes for that alone."""
+    case = case_of(tiny_cnn, images, "var(ixg, classes='top2')")
+    chosen = explain(case.model, images, "var(ixg, classes='top2')", target=case.target).details.classes
+    held, anew = (random_maps(case, 1, classes=classes) for classes in ("original", "randomised"))
+    (random_model,) = (Cascade(case.model, images).upto(count) for count in counts(1, len(Cascade(case.model, images))))
+    for row in range(2):
+        recipe = f"var(ixg, classes={tuple(chosen[row].tolist())})"
+        want = explain(random_model, images[row : row + 1], recipe, target=case.target.take([row]))
+        assert_close(held[0][row], want.pixels()[0])
+    assert not torch.equal(held[0], anew[0])
+    plain = case_of(tiny_cnn, images)
+    assert torch.equal(random_maps(plain, 1)[0], random_maps(plain, 1, classes="randomised")[0])

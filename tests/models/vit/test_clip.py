@@ -170,7 +170,7 @@ def test_a_class_is_the_mean_of_its_unit_embeddings_over_the_templates() -> None
 
 def test_zero_shot_equals_transformers_own_logits() -> None:
     model: Any = FAMILIES["transformers/clip"].build()
-    tokens = Tokenizer()(list(TEXTS), padding=True, truncation=True, return_tensors="pt")
+    tokens = Tokenizer()(list(TEXTS), padding=True, return_tensors="pt")
     for given in (model, adapt(model)):
         adapter = zero_shot(given, TEXTS, templates=("{}",), tokenizer=Tokenizer())
         with torch.no_grad():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+import sightline
 from sightline.errors import InputError, UnsupportedModel
 from sightline.extras import require
 from sightline.models import adapt
@@ -118,15 +119,18 @@ def test_rotary_positions_follow_the_patches_that_are_kept(name: str, each: bool
     assert (wrong - got).norm() > 1e-3 * got.norm(), "positions that make no difference prove nothing"
 
 
-def test_a_rotary_model_for_any_size_says_why_its_blocks_cannot_be_run_apart() -> None:
-    model = require("timm").create_model("eva02_tiny_patch14_224", **TINY, dynamic_img_size=True)
-    adapter, pixels = adapt(randomised(model)), torch.randn(1, 3, 32, 48)
+@pytest.mark.parametrize("name", ["eva02_tiny_patch14_224", "vit_small_patch16_dinov3"])
+def test_a_rotary_model_for_any_size_is_run_in_parts_with_the_positions_of_the_image(name: str) -> None:
+    model = randomised(require("timm").create_model(name, **TINY | {"dynamic_img_size": True}))
+    adapter = adapt(model)
     assert isinstance(adapter, VisionTransformer)
-    with torch.no_grad(), adapter.capture("block.*.probabilities") as seen:  # as a whole it can
-        adapter(pixels)
-    assert seen["block.0.probabilities"].shape == (1, 2, 25, 25)
-    with torch.no_grad(), pytest.raises(InputError, match="cannot be run apart from an image"):
-        adapter.run(adapter.start(pixels))
+    for size in ((32, 48), (48, 32), (40, 40)):  # the first two have as many patches
+        pixels = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            assert_close(adapter.finish(adapter.run(adapter.start(pixels))), model(pixels))
+        caap = sightline.explain(adapter, pixels, "caap")
+        assert caap.map.shape == (1, size[0] // 8, size[1] // 8)
+        assert caap.map.std() > 1e-4
 
 
 # ---- sizes -----------------------------------------------------------------------------------------------------------

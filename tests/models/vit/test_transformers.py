@@ -18,6 +18,7 @@ from sightline.extras import require
 from sightline.models import adapt
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.models.vit.wrapped import WrappedTransformer
+from sightline.models.vit.zero_shot import zero_shot
 
 VIT = TRANSFORMERS["transformers/vit"]
 CLIP = TRANSFORMERS["transformers/clip"]
@@ -255,12 +256,14 @@ def test_a_bare_backbone_under_a_head_of_ones_own_shows_its_attention(name: str)
 class Tokenizer:
     """Called as transformers' tokenizers are; a word is its length."""
 
-    def __call__(self, texts: list[str], *, padding: bool, truncation: bool, return_tensors: str) -> dict[str, Tensor]:
-        assert padding
-        assert truncation
-        assert return_tensors == "pt"
+    def __call__(
+        self, texts: list[str], *, padding: bool | str = False, max_length: int = 0, return_tensors: str = ""
+    ) -> Any:
         rows = [[98, *(len(word) for word in text.split()), 99] for text in texts]
-        longest = max(map(len, rows))
+        if not return_tensors:
+            return {"input_ids": rows}
+        assert padding
+        longest = max_length if padding == "max_length" else max(map(len, rows))
         return {
             "input_ids": torch.tensor([row + [0] * (longest - len(row)) for row in rows]),
             "attention_mask": torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows]),
@@ -275,8 +278,31 @@ def test_a_clip_model_reads_texts_with_its_tokenizer_and_is_left_as_it_was() -> 
     got = adapter.encode_text(texts)
     assert not got.requires_grad
     assert not changes(before, fingerprint(model))
-    tokens = Tokenizer()(texts, padding=True, truncation=True, return_tensors="pt")
+    tokens = Tokenizer()(texts, padding=True, return_tensors="pt")
     assert_close(got, model.eval().get_text_features(**tokens).pooler_output.detach())
+    with pytest.raises(TargetError, match=r"has 22 tokens and .* reads 16; give a shorter text"):
+        adapter.encode_text(["a " * 20])
+
+
+def test_a_siglip_model_reads_texts_padded_to_the_full_length() -> None:
+    model: Any = TRANSFORMERS["transformers/siglip"].build()
+    adapter, texts = adapt(model, tokenizer=Tokenizer()), ["a photo of a dog", "cat"]
+    tokens = Tokenizer()(texts, padding="max_length", max_length=16, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        assert_close(adapter.encode_text(texts), model.get_text_features(tokens).pooler_output)
+        assert_close(adapter.encode_text(texts[1:]), adapter.encode_text(texts)[1:])
+
+
+def test_a_siglip_zero_shot_classifier_has_the_logits_of_the_model_and_a_sigmoid_per_text() -> None:
+    model: Any = TRANSFORMERS["transformers/siglip"].build()
+    pixels = images(TRANSFORMERS["transformers/siglip"])
+    adapter = zero_shot(model, ["dog", "cat"], templates=["a {}"], tokenizer=Tokenizer())
+    tokens = Tokenizer()(["a dog", "a cat"], padding="max_length", max_length=16, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        want = model(input_ids=tokens, pixel_values=pixels).logits_per_image
+        assert_close(adapter(pixels), want)
+        assert_close(adapter.probabilities(adapter(pixels)), want.sigmoid())
+    assert adapter.output == "sigmoid"
 
 
 def test_a_clip_model_without_its_tokenizer_says_how_to_give_one() -> None:

@@ -10,8 +10,8 @@ from torch.testing import assert_close
 from sightline.data import shapes
 from sightline.data.shapes import CLASSES, SHORTCUT_CLASS, Shapes, normalise
 from sightline.errors import WeightsError
-from sightline.models.zoo import bundled
-from sightline.models.zoo.bundled import BUNDLED, load_bundled
+from sightline.models.zoo import ids
+from sightline.models.zoo.ids import BUNDLED, load_bundled
 
 HELD_OUT = 4242  # no image of this seed was trained on: training draws seed 0
 every_model = pytest.mark.parametrize("name", BUNDLED)
@@ -33,9 +33,9 @@ def conflict():
 
 
 def test_models_and_data_agree_on_classes_size_and_scaling():
-    assert len(CLASSES) == bundled.NUM_CLASSES
-    assert Shapes().size == bundled.IMAGE_SIZE
-    assert (bundled.MEAN, bundled.STD) == (shapes.MEAN, shapes.STD)
+    assert len(CLASSES) == ids.NUM_CLASSES
+    assert Shapes().size == ids.IMAGE_SIZE
+    assert (ids.MEAN, ids.STD) == (shapes.MEAN, shapes.STD)
 
 
 @every_model
@@ -89,8 +89,8 @@ def test_both_models_end_in_an_eight_by_eight_grid():
 
 
 def test_the_weights_are_small_enough_to_be_committed():
-    sizes = [path.stat().st_size for path in bundled.WEIGHTS.glob("*.safetensors")]
-    assert len(sizes) == len(BUNDLED)
+    sizes = [path.stat().st_size for path in ids.WEIGHTS.glob("*.safetensors")]
+    assert len(sizes) == len(BUNDLED) + len(ids.TASK_MODELS)
     assert sum(sizes) < 6_000_000
 
 
@@ -100,7 +100,7 @@ def test_an_unknown_name_is_refused():
 
 
 def test_missing_weights_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(bundled, "WEIGHTS", tmp_path)
+    monkeypatch.setattr(ids, "WEIGHTS", tmp_path)
     with pytest.raises(WeightsError, match=r"shapes-vit\.safetensors are missing"):
         load_bundled("shapes-vit")
 
@@ -108,21 +108,21 @@ def test_missing_weights_are_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x08\x00\x00\x00\x00\x00\x00\x00{}{}{}{}"])
 def test_damaged_weights_are_refused(tmp_path, monkeypatch, content):
     (tmp_path / "shapes-cnn.safetensors").write_bytes(content)
-    monkeypatch.setattr(bundled, "WEIGHTS", tmp_path)
+    monkeypatch.setattr(ids, "WEIGHTS", tmp_path)
     with pytest.raises(WeightsError, match="cannot be read"):
         load_bundled("shapes-cnn")
 
 
 def test_weights_cut_short_are_refused(tmp_path, monkeypatch):
-    whole = (bundled.WEIGHTS / "shapes-cnn.safetensors").read_bytes()
+    whole = (ids.WEIGHTS / "shapes-cnn.safetensors").read_bytes()
     (tmp_path / "shapes-cnn.safetensors").write_bytes(whole[: len(whole) // 2])
-    monkeypatch.setattr(bundled, "WEIGHTS", tmp_path)
+    monkeypatch.setattr(ids, "WEIGHTS", tmp_path)
     with pytest.raises(WeightsError, match="cannot be read"):
         load_bundled("shapes-cnn")
 
 
 def test_weights_of_another_model_do_not_fit(tmp_path, monkeypatch):
-    shutil.copy(bundled.WEIGHTS / "shapes-cnn.safetensors", tmp_path / "shapes-vit.safetensors")
-    monkeypatch.setattr(bundled, "WEIGHTS", tmp_path)
+    shutil.copy(ids.WEIGHTS / "shapes-cnn.safetensors", tmp_path / "shapes-vit.safetensors")
+    monkeypatch.setattr(ids, "WEIGHTS", tmp_path)
     with pytest.raises(WeightsError, match="do not fit"):
         load_bundled("shapes-vit")

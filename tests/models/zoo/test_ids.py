@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from safetensors.torch import save_file
 from torch import nn
 
 import sightline
-from sightline.errors import MissingExtra, UnsupportedModel, WeightsError
+from sightline.errors import InputError, MissingExtra, SightlineWarning, UnsupportedModel, WeightsError
 from sightline.extras import require
 from sightline.models.cnn.adapter import Stepwise
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.models.vit.zero_shot import ZeroShot
 from sightline.models.zoo import hub
 from sightline.models.zoo.ids import KNOWN, list_models, load
+from sightline.models.zoo.labels_file import read_labels
 
 SMALL = "timm/test_vit"
 
@@ -189,6 +191,83 @@ def test_a_torchvision_model_loads_from_a_file(tmp_path: Path) -> None:
     save_file(model.state_dict(), tmp_path / "w.safetensors")
     adapter = load(f"file:{tmp_path / 'w.safetensors'}@torchvision/mobilenet_v3_small", num_classes=4)
     assert torch.equal(adapter.model.classifier[3].weight, model.classifier[3].weight)
+
+
+@pytest.mark.parametrize("prefix", ["model.", "module.", "module.model."])
+@pytest.mark.parametrize("container", ["", "state_dict", "model"])
+def test_the_size_of_the_head_is_read_from_the_weights_and_prefixes_are_stripped(
+    tmp_path: Path, prefix: str, container: str
+) -> None:
+    trained = require("timm").create_model("test_vit", num_classes=3).eval()
+    state = {f"{prefix}{name}": tensor for name, tensor in trained.state_dict().items()}
+    path = tmp_path / "checkpoint.pt"
+    torch.save({container: state, "epoch": 3} if container else state, path)
+    adapter = load(f"file:{path}@timm/test_vit")
+    pixels = torch.randn(1, 3, 160, 160)
+    assert adapter.num_classes == 3
+    assert torch.equal(adapter.model(pixels), trained(pixels))
+
+
+def test_weights_of_another_width_are_not_taken_for_another_head(tmp_path: Path) -> None:
+    other = require("timm").create_model("test_vit", num_classes=3, embed_dim=32, num_heads=2)
+    save_file(other.state_dict(), tmp_path / "other.safetensors")
+    with pytest.raises(WeightsError, match="does not fit timm/test_vit: of another shape"):
+        load(f"file:{tmp_path}/other.safetensors@timm/test_vit")
+
+
+# ---- a user's own code -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_sightline_model.py").write_text(
+        "from torch import nn\n"
+        "def build(classes=4):\n"
+        "    layers = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, classes)\n"
+        "    return nn.Sequential(*layers)\n"
+        "def failing():\n"
+        "    raise ValueError('no weights here')\n"
+        "NUMBER = 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(sys.path))
+
+
+def test_a_function_of_the_users_own_code_builds_the_model_and_says_that_code_runs(own_code: None) -> None:
+    with pytest.warns(SightlineWarning, match="runs the code of own_sightline_model"):
+        adapter = load("py:own_sightline_model:build")
+    assert adapter.num_classes == 4
+    assert not adapter.model.training
+    assert sightline.explain(adapter, torch.randn(1, 3, 32, 32), "grad_cam").map.shape == (1, 30, 30)
+
+
+@pytest.mark.filterwarnings("ignore:py")
+@pytest.mark.parametrize(("model_id", "said"), [
+    ("py:own_sightline_model", "write py:package.module:function"),
+    ("py:nowhere.to_be_found:build", "there is no module 'nowhere.to_be_found' here"),
+    ("py:own_sightline_model:missing", "has nothing called 'missing'"),
+    ("py:own_sightline_model:NUMBER", "is a int; a function that returns a model is needed"),
+    ("py:own_sightline_model:failing", "failed: ValueError: no weights here"),
+])  # fmt: skip
+def test_own_code_that_gives_no_model_is_one_sentence(own_code: None, model_id: str, said: str) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        load(model_id)
+
+
+def test_class_names_are_read_line_by_line_or_from_json_and_counted(tmp_path: Path) -> None:
+    lines, listed, numbered = (tmp_path / name for name in ("names.txt", "list.json", "object.json"))
+    lines.write_text("cat\nred dog\n")
+    listed.write_text('["cat", "red dog"]')
+    numbered.write_text('{"1": "red dog", "0": "cat"}')
+    for path in (lines, listed, numbered):
+        assert read_labels(path, 2) == ("cat", "red dog")
+    with pytest.raises(InputError, match="names 2 classes and the model has 3; give one name for each"):
+        read_labels(lines, 3)
+    numbered.write_text('{"1": "cat", "2": "dog"}')
+    with pytest.raises(InputError, match="no object of numbers from 0"):
+        read_labels(numbered)
+    with pytest.raises(InputError, match="cannot read the class names in"):
+        read_labels(tmp_path / "missing.txt")
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path: Path, weights: tuple[Path, nn.Module]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from tests.report import invented
 
-from sightline.bench.table import make_table
+from sightline.bench.tables.table import make_table
 from sightline.formatting import (
     format_count,
     format_difference,
@@ -27,8 +27,8 @@ from sightline.report.benchmark.failures import failure_table
 from sightline.report.benchmark.gallery import choose_images, render_gallery, transparent_overlay
 from sightline.report.benchmark.page import TABLES, render_benchmark, write_benchmark
 from sightline.report.benchmark.sanity import SanityResult
-from sightline.report.charts.axis import axis_number, log_ticks, nice_range, nice_ticks, shorten
 from sightline.report.charts.cost import Point, cost_chart, pareto_front
+from sightline.report.charts.curve import axis_number, log_ticks, nice_range, nice_ticks, shorten
 from sightline.report.charts.mean_curve import Series, group_insertion_deletion, mean_curve, mean_curve_chart, y_range
 from sightline.report.figure import overlay
 

@@ -95,7 +95,7 @@ class LocalEngine(TaskEngine, AbstractContextManager["LocalEngine"]):
         if worker.task is not None:
             worker.model = worker.task.model
             with suppress(OSError):  # a dead worker's end; it is noticed when it is listened to
-                worker.connection.send_bytes(worker.task.message)
+                worker.connection.send_bytes(worker.task.message())
 
     def _receive(self, worker: WorkerHandle, queue: TaskQueue) -> None:
         try:

@@ -23,7 +23,7 @@ class Task:
 
     Attributes:
         model: which it needs.
-        message: what the worker is sent.
+        message: makes what the worker is sent, when it is.
         on_reply: called with its reply.
         on_lost: called when workers have died over it too often.
         is_needed: asked before it is sent.
@@ -31,7 +31,7 @@ class Task:
     """
 
     model: str
-    message: bytes
+    message: Callable[[], bytes]
     on_reply: Callable[[dict[str, Any], list[bytes]], None]
     on_lost: Callable[[], None]
     is_needed: Callable[[], bool] = lambda: True
@@ -92,7 +92,7 @@ class TaskEngine(ABC):
                 raise SightlineError(f"loading {model} killed its worker three times; see whether it fits the memory")
 
             message = {"kind": "describe", "model": model, "recipes": list(recipes), "metrics": list(metrics)}
-            return Task(model, pack(message), on_reply, on_lost)
+            return Task(model, lambda: pack(message), on_reply, on_lost)
 
         self.run_tasks(TaskQueue(map(task, models)))
         return [described[model] for model in models]
@@ -108,7 +108,7 @@ class TaskEngine(ABC):
 
             return Task(
                 unit.model,
-                pack({"kind": "compute", "unit": unit.to_json()}),
+                lambda: pack({"kind": "compute", "unit": unit.to_json()}),
                 on_reply,
                 on_lost=lambda: on_done(unit, worker_died(unit)),
                 is_needed=lambda: is_needed(unit),

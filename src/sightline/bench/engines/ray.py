@@ -213,7 +213,7 @@ class RayEngine(TaskEngine, AbstractContextManager["RayEngine"]):
         worker.task = queue.next_task(worker.model, busy)
         if worker.task is not None:
             worker.model = worker.task.model
-            worker.pending = worker.actor.handle_task.remote(worker.task.message)
+            worker.pending = worker.actor.handle_task.remote(worker.task.message())
 
     def _receive(self, worker: ActorHandle, queue: TaskQueue) -> None:
         pending, worker.pending = worker.pending, None

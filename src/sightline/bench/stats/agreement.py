@@ -59,7 +59,7 @@ class RankedRecipes:
         recipes: in alphabetical order.
         images: ids, in order.
         statistics: shape (recipe,).
-        values: shape (image, recipe).
+        values: shape (image, recipe), NaN where a recipe did not score an image.
     """
 
     model: str
@@ -107,10 +107,10 @@ def tau_b(first: Numbers, second: Numbers) -> Numbers:
 
 
 def _signs(values: Numbers) -> Numbers:
-    """Return which of every two recipes is ahead; a difference that is only rounding is none."""
+    """Return which of every two recipes is ahead; a difference that is only rounding, or not known, is none."""
     first, second = pairs_of(values.shape[1])
     apart, sizes = values[:, first] - values[:, second], np.abs(values[:, first]) + np.abs(values[:, second])
-    return np.sign(np.where(np.abs(apart) <= 1e-12 * sizes, 0.0, apart))
+    return np.sign(np.where(np.isfinite(apart) & (np.abs(apart) > 1e-12 * sizes), apart, 0.0))
 
 
 def _spearman(first: Numbers, second: Numbers) -> float:

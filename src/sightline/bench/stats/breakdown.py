@@ -70,14 +70,15 @@ class WorstImage:
 def by_class(scores: PairedScores) -> Iterator[ClassRow]:
     """Yield the statistics of each class that has two images or more."""
     for label in sorted({label for label in scores.labels if label is not None}):
-        images = [index for index, own in enumerate(scores.labels) if own == label]
-        if len(images) < LEAST:
-            continue
-        statistics = scores.reduction.statistic(scores.data[images])
-        errors = scores.values[images].std(axis=0, ddof=1) / np.sqrt(len(images))
-        for recipe, statistic, error in zip(scores.recipes, statistics, errors, strict=True):
-            known = float(error) if scores.reduction is MEAN else math.nan
-            yield ClassRow(scores.model, scores.metric, recipe, label, float(statistic), known, len(images))
+        of_class = np.array([own == label for own in scores.labels])
+        for column, recipe in enumerate(scores.recipes):
+            images = np.flatnonzero(of_class & scores.scored[:, column])
+            if len(images) < LEAST:
+                continue
+            statistic = float(scores.reduction.statistic(scores.data[images][:, [column]])[0])
+            error = float(scores.values[images, column].std(ddof=1) / np.sqrt(len(images)))
+            known = error if scores.reduction is MEAN else math.nan
+            yield ClassRow(scores.model, scores.metric, recipe, label, statistic, known, len(images))
 
 
 def worst_images(scores: PairedScores, sign: int, recipes: tuple[str, ...]) -> Iterator[WorstImage]:
@@ -90,10 +91,10 @@ def worst_images(scores: PairedScores, sign: int, recipes: tuple[str, ...]) -> I
     """
     if not len(scores.images):
         return
-    better = sign * scores.values
+    better = np.where(scores.scored, sign * scores.values, -np.inf)
     first = better.argmax(axis=1)
-    short = better.max(axis=1, keepdims=True) - better
-    median = np.median(scores.values, axis=1)
+    short = np.where(scores.scored, better.max(axis=1, keepdims=True) - better, 0.0)
+    median = np.nanmedian(scores.values, axis=1)
     for column, recipe in enumerate(scores.recipes):
         if recipe not in recipes:
             continue

@@ -1,8 +1,9 @@
-"""Paired scores: from rows to matrices of images by recipes in which nothing is missing.
+"""Paired scores: from rows to matrices of images by recipes.
 
-The recipes of one model and metric are compared on the images that all of them scored. An image that one of them could
-not score counts for none, and is listed with the reason. A recipe that scored less than half as many images as the best
-covered one would take the others' images away: it is set aside, with its own mean and no rank.
+Each recipe of a model and metric has the statistic of the images that it scored itself, and every two are compared on
+the images that both scored. An image that a recipe could not score, because its map is constant or its value not
+defined, is listed with the reason and counts for the others. A recipe that scored less than half as many images as the
+best covered one is set aside, with its own mean and no rank: what it scored may be the easy half.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TOLERANCE = 1e-5  # relative difference up to which two rows of one image say th
 
 @dataclass(frozen=True, slots=True)
 class Unpaired:
-    """An image that a recipe did not score, so that it counts for no recipe.
+    """An image that a recipe did not score, so that it counts for the others only.
 
     Attributes:
         model: the model's id.
@@ -70,19 +71,19 @@ class RecipeCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairedScores:
-    """The scores of all recipes of one model and metric on the same images.
+    """The scores of all recipes of one model and metric, image by image.
 
     Attributes:
         model: the model's id.
         metric: recipe of the metric.
         reduction: from images to the statistic of the set.
         recipes: of the methods, in alphabetical order.
-        images: their ids, in order.
+        images: ids of those that one of them scored at least, in order.
         labels: the class of each image, None where unknown.
-        values: shape (image, recipe).
-        data: what the reduction works on, shape (image, recipe, part).
+        values: shape (image, recipe), NaN where an image was not scored.
+        data: what the reduction works on, shape (image, recipe, part), likewise.
         counts: failures and cost of each recipe.
-        unpaired: images left out.
+        unpaired: images that a recipe did not score.
         ranked: False for a recipe that was set aside.
     """
 
@@ -97,6 +98,11 @@ class PairedScores:
     counts: tuple[RecipeCounts, ...]
     unpaired: tuple[Unpaired, ...]
     ranked: bool = True
+
+    @property
+    def scored(self) -> NDArray[np.bool_]:
+        """Which images each recipe scored, shape (image, recipe)."""
+        return np.isfinite(self.values)
 
 
 def paired_scores(rows: pandas.DataFrame) -> Iterator[PairedScores]:
@@ -186,17 +192,18 @@ def _paired(model: str, metric: str, rows: pandas.DataFrame) -> Iterator[PairedS
     for chosen in (np.flatnonzero(compared), *np.flatnonzero(~compared)[:, None]):
         if not len(chosen):
             continue
-        common = np.flatnonzero(scored[:, chosen].all(axis=1))
-        kept = np.ix_(common, chosen)
-        reduction, data = _data(metric, values[kept], curves[kept])
+        known = np.flatnonzero(scored[:, chosen].any(axis=1))
+        kept = np.ix_(known, chosen)
+        values_kept = np.where(scored[kept], values[kept], np.nan)
+        reduction, data = _data(metric, values_kept, curves[kept])
         yield PairedScores(
             model,
             metric,
             reduction,
             recipes=tuple(str(name) for name in recipes[chosen]),
-            images=tuple(str(name) for name in images[common]),
-            labels=tuple(labels[image] for image in common),
-            values=values[kept],
+            images=tuple(str(name) for name in images[known]),
+            labels=tuple(labels[image] for image in known),
+            values=values_kept,
             data=data,
             counts=tuple(
                 _counts(scored[:, recipe], flags[:, recipe], *(float(cost[recipe]) for cost in costs))
@@ -221,12 +228,14 @@ def _labels(count: int, image_of: NDArray[np.intp], labels: Any) -> list[int | N
 
 def _data(metric: str, values: Numbers, curves: NDArray[Any]) -> tuple[Reduction, Numbers]:
     """Return how the metric is reduced and what from; the mean where it would need curves that were not kept."""
-    reduction = reduction_of(metric)
+    reduction, scored = reduction_of(metric), np.isfinite(values)
     if reduction.needs_curves:
-        lengths = {np.size(curve) if np.ndim(curve) else 0 for curve in curves.ravel()}
+        known = [np.asarray(curve, dtype=float) if np.ndim(curve) else np.empty(0) for curve in curves[scored]]
+        lengths = {len(curve) for curve in known}
         if len(lengths) == 1 and 0 not in lengths:
-            stacked = np.stack([np.asarray(curve, dtype=float) for curve in curves.ravel()])
-            return reduction, stacked.reshape(*values.shape, -1)
+            data = np.full((*values.shape, lengths.pop()), np.nan)
+            data[scored] = known
+            return reduction, data
     return MEAN, values[..., None]
 
 

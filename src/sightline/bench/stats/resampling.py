@@ -268,12 +268,12 @@ def win_rates(better: Numbers) -> Numbers:
     """Return each recipe's share of won comparisons with the others, image by image, draws counting half.
 
     Args:
-        better: the more the better, (image, recipe).
+        better: the more the better, (image, recipe); NaN where a recipe has no value, which is compared with nobody.
     """
     from scipy.stats import rankdata
 
-    count = better.shape[1]
-    if count < 2 or not len(better):
-        return np.full(count, np.nan)
-    beaten: NDArray[Any] = rankdata(better, axis=1) - 1
-    return np.asarray(beaten.mean(axis=0) / (count - 1))
+    known = np.isfinite(better)
+    rivals = np.where(known, known.sum(axis=1, keepdims=True) - 1, 0).sum(axis=0)
+    ranks: NDArray[Any] = rankdata(np.where(known, better, -np.inf), axis=1)
+    beaten = np.where(known, ranks - 1 - (~known).sum(axis=1, keepdims=True), 0.0).sum(axis=0)
+    return np.where(rivals > 0, beaten / np.maximum(rivals, 1), np.nan)

@@ -167,7 +167,7 @@ def decode(data: bytes) -> Any:
         ValueError: it does not say what was written; or one of pyarrow's errors, or OSError, where it is damaged.
     """
     parquet = require("pyarrow.parquet")
-    table = parquet.read_table(io.BytesIO(data))
+    table = parquet.ParquetFile(io.BytesIO(data)).read()
     if (table.schema.metadata or {}).get(DIGEST) != _digest(table):
         raise ValueError("the rows are not those that were written")
     return table.replace_schema_metadata(None)

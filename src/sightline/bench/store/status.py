@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sightline.bench.running_means import Failure, RunningMeans
+from sightline.bench.store.packs import PackedUnit
 from sightline.bench.store.store import Store
 from sightline.bench.unit import Manifest, Unit
+from sightline.bench.unit_slots import UnitSlot, slots_of, unit_at
 
 __all__ = ["Progress", "Status", "UnitStates", "is_complete", "read_states", "status_of"]
 
@@ -23,6 +26,7 @@ class UnitStates:
         damaged: keys of those whose file cannot be read.
         missing: keys of those that are not there.
         means: what the first two say.
+        stamps: of the files of those that failed.
     """
 
     scored: set[str]
@@ -30,29 +34,50 @@ class UnitStates:
     damaged: set[str]
     missing: set[str]
     means: RunningMeans
+    stamps: dict[str, str]
 
 
-def read_states(store: Store, units: list[Unit]) -> UnitStates:
-    """Read whatever the store holds of a run."""
-    states = UnitStates(set(), set(), set(), set(), RunningMeans())
-    stored = store.keys()
-    for unit in units:
-        key = unit.key
-        if key not in stored:
-            states.missing.add(key)
+def read_states(store: Store, manifest: Manifest, slots: Sequence[UnitSlot] | None = None) -> UnitStates:
+    """Read what the store holds of a run, or of some of its units: the index of packs, and files that are in none."""
+    slots = slots_of(manifest) if slots is None else slots
+    states = UnitStates(set(), set(), set(), set(), RunningMeans(), {})
+    loose = store.loose_keys()
+    packed = store.packs.refresh().units
+    for slot in slots:
+        unit = packed.get(slot.key)
+        if unit is not None and _is_whole(unit, manifest, slot):
+            states.scored.add(slot.key)
+    states.means.add_scored(states.scored, store.packs.moments(states.scored))
+    for slot in slots:
+        if slot.key in states.scored:
             continue
-        try:
-            table = store.read(key)
-        except FileNotFoundError:
-            states.missing.add(key)
-            continue
-        if table is None or not is_complete(unit, table):
-            states.damaged.add(key)
-        elif states.means.add(table):
-            states.scored.add(key)
+        if slot.key in loose:
+            _read_state(store, unit_at(manifest, slot), slot.key, states)
         else:
-            states.failed.add(key)
+            states.missing.add(slot.key)
     return states
+
+
+def _is_whole(packed: PackedUnit, manifest: Manifest, slot: UnitSlot) -> bool:
+    metrics = len(manifest.models[slot.model].metrics)
+    return (packed.rows, packed.metrics) == (len(manifest.chunks[slot.chunk].images) * metrics, metrics)
+
+
+def _read_state(store: Store, unit: Unit, key: str, states: UnitStates) -> None:
+    """Read a unit that has a file of its own, and note its state."""
+    stamp = store.stamp(key)
+    try:
+        table = store.read(key)
+    except FileNotFoundError:
+        states.missing.add(key)
+        return
+    if table is None or not is_complete(unit, table):
+        states.damaged.add(key)
+    elif states.means.add(table):
+        states.scored.add(key)
+    else:
+        states.failed.add(key)
+        states.stamps[key] = stamp
 
 
 def is_complete(unit: Unit, table: Any) -> bool:
@@ -108,7 +133,7 @@ class Status:
             "run": self.manifest.name,
             "models": [model.model for model in self.manifest.models],
             "dataset": self.manifest.dataset,
-            "images": len(self.manifest.images),
+            "images": sum(len(chunk.images) for chunk in self.manifest.chunks),
             "units": {
                 "total": self.total,
                 "done": self.done,
@@ -133,19 +158,20 @@ def status_of(url: str) -> Status:
     """Return what a store holds of its run."""
     store = Store(url)
     manifest = store.manifest()
-    units = list(manifest.units())
-    states = read_states(store, units)
-    total: Counter[tuple[str, str]] = Counter((unit.model, unit.recipe) for unit in units)
+    slots = slots_of(manifest)
+    states = read_states(store, manifest, slots)
+    names = [model.model for model in manifest.models]
     stored = states.scored | states.failed
-    done = Counter((unit.model, unit.recipe) for unit in units if unit.key in stored)
+    total: Counter[tuple[str, str]] = Counter((names[slot.model], slot.recipe) for slot in slots)
+    done = Counter((names[slot.model], slot.recipe) for slot in slots if slot.key in stored)
     failures = tuple(states.means.failures.values())
     failed = Counter((failure.model, failure.recipe) for failure in failures)
     return Status(
         manifest,
-        total=len(units),
+        total=len(slots),
         done=len(stored),
         failed=len(states.failed),
-        damaged=tuple(sorted(store.unit_path(key) for key in states.damaged)),
+        damaged=tuple(sorted([*map(store.unit_path, states.damaged), *map(store.pack_path, store.packs.damaged)])),
         progress=tuple(Progress(*key, done[key], count, failed[key]) for key, count in total.items()),
         failures=failures,
     )

@@ -4,7 +4,9 @@
 
     plan.json                     the manifest of the run
     units/<2 hex>/<key>.parquet   one file per finished unit
+    packs/                        finished units that were folded together, see `packs`
     maps/<key>.safetensors        maps of a unit's first images, at float16 and at most one in size
+    claims/                       who is at work on what, see `claims`
     corrupt/                      files that could not be read, moved here
 
 A file is complete or not there at all. Only drivers write, so a store may be anything that fsspec reaches.
@@ -16,60 +18,44 @@ import errno
 import json
 import os
 import secrets
-import warnings
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sightline.bench.store.rows import complete_columns, decode, schema
+from sightline.bench.store.packs import INDEX, ROWS, PackIndex
+from sightline.bench.store.rows import decode
+from sightline.bench.store.store_files import StoreFiles
+from sightline.bench.store.unit_tables import read_packed, read_part, read_units
 from sightline.bench.unit import Manifest
-from sightline.errors import InputError, OutputError, SightlineWarning
+from sightline.bench.unit_slots import slots_of
+from sightline.errors import InputError, OutputError
 from sightline.extras import require
-from sightline.files import TEMPORARY, is_orphan, write_atomically
 
-__all__ = ["Store", "read_maps", "read_rows"]
+__all__ = ["Store", "read_maps", "read_maps_and_enlarge", "read_parts", "read_rows"]
 
 PLAN = "plan.json"
-DAMAGED = "it is damaged or cut short"
+FEW = 4096  # files of single units that are opened for every model and metric again
 
 
 @dataclass(frozen=True)
-class Store:
-    """A folder or an fsspec url."""
-
-    url: str
-
-    @cached_property
-    def _location(self) -> tuple[Any, str]:
-        """The file system, and the path of the store on it."""
-        core = require("fsspec.core")
-        try:
-            location: tuple[Any, str] = core.url_to_fs(self.url)
-        except (ValueError, ImportError) as error:
-            raise InputError(f"the store {self.url} cannot be opened: {error}") from None
-        return location
-
-    @property
-    def files(self) -> Any:
-        """The file system."""
-        return self._location[0]
-
-    @cached_property
-    def folder(self) -> Path | None:
-        """Its path on this machine; None for a bucket."""
-        local = require("fsspec.implementations.local").LocalFileSystem
-        return Path(self._location[1]) if isinstance(self.files, local) else None
-
-    def path(self, name: str) -> str:
-        """Return the path of a file of the store on its file system."""
-        return str(PurePosixPath(self._location[1]) / name)
+class Store(StoreFiles):
+    """A folder or an fsspec url that holds the rows of a run."""
 
     def unit_path(self, key: str) -> str:
         """Return the path of a unit's rows."""
         return self.path(f"units/{key[:2]}/{key}.parquet")
+
+    def pack_path(self, name: str) -> str:
+        """Return the path of a pack's rows."""
+        return self.path(f"packs/{name}{ROWS}")
+
+    @cached_property
+    def packs(self) -> PackIndex:
+        """The packs, as they were when last looked at."""
+        return PackIndex(self)
 
     # ---- writing -----------------------------------------------------------------------------------------------
 
@@ -91,7 +77,7 @@ class Store:
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Write ``plan.json``."""
-        text = json.dumps(manifest.to_json(), indent=1)
+        text = json.dumps(manifest.to_json(), separators=(",", ":"))
         try:
             self._write(PLAN, text.encode())
         except OSError as error:
@@ -110,13 +96,6 @@ class Store:
         except OSError as error:
             raise OutputError(f"cannot write into the store {self.url}: {_reason(error)}") from error
 
-    def _write(self, name: str, data: bytes) -> None:
-        if self.folder is None:
-            self.files.makedirs(str(PurePosixPath(self.path(name)).parent), exist_ok=True)
-            self.files.pipe_file(self.path(name), data)
-        else:
-            write_atomically(self.folder / name, data)
-
     def quarantine(self, key: str) -> str:
         """Move a unit's damaged file to ``corrupt/`` and return its name there."""
         name = f"corrupt/{key}-{secrets.token_hex(3)}.parquet"
@@ -128,14 +107,13 @@ class Store:
                 raise OutputError(f"cannot move a damaged file in the store {self.url}: {_reason(error)}") from None
         return name
 
-    def _remove_orphans(self) -> None:
-        """Remove temporary files whose writer is dead."""
-        if self.folder is None:
-            return
-        for path in self.folder.rglob(f".*{TEMPORARY}"):
-            with suppress(OSError):
-                if is_orphan(path):
-                    path.unlink()
+    def quarantine_pack(self, name: str) -> str:
+        """Move a damaged pack to ``corrupt/``, its index first, and return its name there."""
+        for ending in (INDEX, ROWS):
+            with suppress(FileNotFoundError):
+                self.files.makedirs(self.path("corrupt"), exist_ok=True)
+                self.files.mv(self.path(f"packs/{name}{ending}"), self.path(f"corrupt/{name}{ending}"))
+        return f"corrupt/{name}{ROWS}"
 
     # ---- reading -----------------------------------------------------------------------------------------------
 
@@ -157,22 +135,49 @@ class Store:
     def has(self, key: str) -> bool:
         """Tell whether a unit is there now."""
         if self.folder is not None:
-            return (self.folder / "units" / key[:2] / f"{key}.parquet").exists()
-        self.files.invalidate_cache()
-        return bool(self.files.exists(self.unit_path(key)))
+            is_loose = (self.folder / "units" / key[:2] / f"{key}.parquet").exists()
+        else:
+            self.files.invalidate_cache()
+            is_loose = bool(self.files.exists(self.unit_path(key)))
+        return is_loose or key in self.packs.refresh().units  # in this order: a file goes when its pack has come
+
+    def stamp(self, key: str) -> str:
+        """Return something that changes when a unit's file is written again; empty where there is none."""
+        try:
+            facts = self.files.info(self.unit_path(key))
+        except OSError:
+            return ""
+        return str([facts.get(name) for name in ("ETag", "LastModified", "mtime", "ino", "created", "size")])
 
     def keys(self) -> set[str]:
         """Return the keys of all units that are there."""
-        self.files.invalidate_cache()
-        try:
-            paths = self.files.find(self.path("units"))
-        except FileNotFoundError:
-            return set()
-        names = (PurePosixPath(path).name for path in paths)
+        loose = self.loose_keys()  # before the packs: a file goes when its pack has come
+        return loose | self.packs.refresh().units.keys()
+
+    def loose_keys(self) -> set[str]:
+        """Return the keys of units that have a file of their own."""
+        if self.folder is not None:
+            names = _names_below(self.folder / "units")
+        else:
+            self.files.invalidate_cache()
+            try:
+                names = [PurePosixPath(path).name for path in self.files.find(self.path("units"))]
+            except FileNotFoundError:
+                return set()
         return {name.removesuffix(".parquet") for name in names if name.endswith(".parquet") and name[0] != "."}
 
     def read(self, key: str) -> Any:
         """Read a unit's rows as a pyarrow table; None where they are damaged."""
+        if key not in self.packs.units:
+            try:
+                return self.read_loose(key)
+            except FileNotFoundError:
+                if key not in self.packs.refresh().units:
+                    raise
+        return read_packed(self, key)
+
+    def read_loose(self, key: str) -> Any:
+        """Read the rows of a unit from its own file as a pyarrow table; None where they are damaged."""
         arrow = require("pyarrow")
         try:
             return decode(self.files.cat_file(self.unit_path(key)))
@@ -180,6 +185,16 @@ class Store:
             raise
         except (arrow.ArrowException, OSError, ValueError, KeyError, EOFError, TypeError):
             return None
+
+
+def _names_below(folder: Path) -> list[str]:
+    """Return the names of the files in the folders of a folder."""
+    names: list[str] = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for inner in os.scandir(folder):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                names += (entry.name for entry in os.scandir(inner.path))
+    return names
 
 
 def _reason(error: BaseException) -> str:
@@ -205,13 +220,42 @@ def read_rows(store: str | os.PathLike[str], run: str | None = None) -> Any:
     A file that cannot be read is named in a warning and left out.
     """
     opened = Store(os.fspath(store))
-    table = _read_units(opened, sorted(_keys_of(opened, run)))
+    table = read_units(opened, sorted(_keys_of(opened, run)))
     frame = table.to_pandas(types_mapper=_types().get)
     frame = frame if run is None else frame[frame["run"] == run]
     order = ["model", "recipe", "metric", "image"]
     same = [*order, "weights", "seed", "recipe_source", "metric_source"]  # what other code computed stays beside it
     frame = frame.drop_duplicates(same, keep="last") if run is not None else frame
     return frame.sort_values(order, kind="stable", ignore_index=True)
+
+
+def read_parts(store: str | os.PathLike[str], run: str | None = None) -> Iterator[Any]:
+    """Yield the rows that `read_rows` returns, a pandas frame for each model and metric, in their order.
+
+    Of a folder whose units are folded only one such frame is held at a time.
+    """
+    opened, told = Store(os.fspath(store)), set()
+    if opened.folder is not None and opened.files.exists(opened.path(PLAN)) and run in (None, opened.manifest().name):
+        with suppress(require("duckdb").Error):  # a damaged file: all units are read then, and it is named
+            for cell, part in _read_parts(opened, sorted(_keys_of(opened, run))):
+                told.add(cell)
+                yield part
+            return
+    for cell, part in read_rows(store, run).groupby(["model", "metric"], sort=True):
+        if cell not in told:
+            yield part
+
+
+def _read_parts(store: Store, keys: list[str]) -> Iterator[tuple[tuple[str, str], Any]]:
+    """Read the parts of a folder one by one."""
+    if sum(key not in store.packs.units for key in keys) > FEW:
+        raise require("duckdb").Error("too many files to open them again and again")
+    for model in sorted(store.manifest().models, key=lambda model: model.model):
+        for metric in sorted(model.metrics):
+            store.packs.refresh()
+            table = read_part(store, keys, model.model, metric)
+            if len(table):
+                yield (model.model, metric), table.to_pandas(types_mapper=_types().get)
 
 
 def _types() -> dict[Any, Any]:
@@ -227,43 +271,23 @@ def _keys_of(store: Store, run: str | None) -> set[str]:
             store.manifest()  # says what is wrong
         return there
     manifest = store.manifest()
-    return there & {unit.key for unit in manifest.units()} if run in (None, manifest.name) else there
-
-
-def _read_units(store: Store, keys: list[str]) -> Any:
-    """Read units into one pyarrow table: a folder at once by DuckDB; one by one in a bucket, or where that fails."""
-    arrow = require("pyarrow")
-    if not keys:
-        return schema().empty_table()
-    if store.folder is not None:
-        duckdb = require("duckdb")
-        with suppress(duckdb.Error, arrow.ArrowException), duckdb.connect(":memory:") as base:
-            files = [store.unit_path(key) for key in keys]
-            query = "select * from read_parquet($files, union_by_name = true)"
-            return complete_columns(base.sql(query, params={"files": files}).to_arrow_table())
-    return arrow.concat_tables([schema().empty_table(), *_read_one_by_one(store, keys)])
-
-
-def _read_one_by_one(store: Store, keys: list[str]) -> Iterable[Any]:
-    for key in keys:
-        try:
-            table = store.read(key)
-        except FileNotFoundError:  # another driver has just moved it
-            continue
-        if table is None:
-            message = f"left out {store.unit_path(key)}: {DAMAGED}; `sightline bench resume` makes it anew"
-            warnings.warn(message, SightlineWarning, stacklevel=4)
-            continue
-        yield complete_columns(table)
+    return there & {slot.key for slot in slots_of(manifest)} if run in (None, manifest.name) else there
 
 
 def read_maps(store: str | os.PathLike[str], unit: str) -> dict[str, Any]:
     """Return the maps that a unit kept, by image id: float16 on the map's own grid, divided by their largest size."""
+    return read_maps_and_enlarge(store, unit)[0]
+
+
+def read_maps_and_enlarge(store: str | os.PathLike[str], unit: str) -> tuple[dict[str, Any], str]:
+    """Return the maps that a unit kept, and how they are enlarged: bilinear where the file does not say."""
     from safetensors import numpy as safetensors
 
     opened = Store(os.fspath(store))
     try:
-        maps: dict[str, Any] = safetensors.load(opened.files.cat_file(opened.path(f"maps/{unit}.safetensors")))
+        content: bytes = opened.files.cat_file(opened.path(f"maps/{unit}.safetensors"))
     except FileNotFoundError:
-        return {}
-    return maps
+        return {}, "bilinear"
+    maps: dict[str, Any] = safetensors.load(content)
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    return maps, header.get("__metadata__", {}).get("enlarge", "bilinear")

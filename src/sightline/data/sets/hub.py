@@ -51,7 +51,7 @@ class Hub(Source):
     mask: str = ""
 
     def __post_init__(self) -> None:
-        if (self.root is None) == (self.repo is None):
+        if (self.root is None) == (not self.repo):
             raise RecipeError("hub needs either root='folder' or repo='OWNER/NAME'")
 
     def title(self) -> str | None:

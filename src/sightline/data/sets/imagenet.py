@@ -146,7 +146,7 @@ def _boxes(words: list[str]) -> Iterator[tuple[str, Box]]:
     """Yield each synset and its box, five words of the table."""
     for start in range(0, len(words) - 4, 5):
         numbers = words[start + 1 : start + 5]
-        if all(re.fullmatch(r"-?\d+", number) for number in numbers):
+        if all(re.fullmatch(r"-?\d{1,9}", number) for number in numbers):
             left, top, right, bottom = map(int, numbers)
             yield words[start], (left, top, right, bottom)
 

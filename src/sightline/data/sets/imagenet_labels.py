@@ -44,7 +44,7 @@ def read_labels(folder: Path, path: Path | None, numbering: Numbering, meta: Pat
         pairs = [(line[0], line[1] if len(line) > 1 else "") for line in lines]
     else:
         pairs = [(f"ILSVRC2012_val_{number:08d}", line[0]) for number, line in enumerate(lines, start=1)]
-    ids = {int(word) for _, word in pairs if word.isdecimal()}
+    ids = {int(word) for _, word in pairs if word.isdecimal() and len(word) < 10}
     if _is_devkit(path, ids, numbering, named, meta):
         return _labels(pairs, _devkit_classes(path, meta), path)
     return _labels(pairs, {str(index): index for index in range(CLASSES)}, path)

@@ -59,10 +59,8 @@ class ImageNetS(Source):
     crop: int = 224
 
     def __post_init__(self) -> None:
-        if not 0 <= self.area <= 1:
-            raise RecipeError(f"got area={self.area}; a share lies in 0..1")
-        if not 0 < self.crop <= self.resize:
-            raise RecipeError(f"got crop={self.crop}, resize={self.resize}; choose 0 < crop <= resize")
+        if self.crop > self.resize:
+            raise RecipeError(f"got crop={self.crop}, resize={self.resize}; choose a crop no larger than that")
 
     def listing(self) -> Listing:
         folder = first_existing([self.root / "validation-segmentation"], "the folder of masks")

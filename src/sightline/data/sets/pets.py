@@ -55,7 +55,7 @@ class Pets(Source):
         for name, *numbers in read_lines(table):
             reason = file_problem(top / "images", f"{name}.jpg")
             reason = reason or (file_problem(maps, f"{name}.png") if self.masks else None)
-            if reason is None and not (numbers and numbers[0].isdecimal() and 1 <= int(numbers[0]) <= BREEDS):
+            if reason is None and not (numbers and numbers[0] in map(str, range(1, BREEDS + 1))):
                 reason = f"{table.name} tells no breed from 1 to {BREEDS} for it"
             if reason:
                 skipped.append((name, reason))

@@ -13,10 +13,11 @@ from torch import Tensor
 from sightline.data.quads import CELLS, cell_regions, compose, groups_of_four, place_masks
 from sightline.data.selection import Dataset
 from sightline.data.shapes import Shapes, Variant
+from sightline.data.shapes_scenes import ShapesScenes
 from sightline.data.source import DATASETS, Entry, Listing, Sample, Source
 from sightline.errors import InputError
 
-__all__ = ["Quads", "SyntheticShapes"]
+__all__ = ["Quads", "SyntheticScenes", "SyntheticShapes"]
 
 
 @DATASETS.register("shapes", family="synthetic", layout="none: the images are drawn by code")
@@ -40,8 +41,6 @@ class SyntheticShapes(Source):
     evidence: Literal["label", "shortcut"] = "label"
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise InputError(f"got count={self.count}; draw at least 1 picture")
         self._shapes()
 
     def listing(self) -> Listing:
@@ -55,6 +54,46 @@ class SyntheticShapes(Source):
 
     def _shapes(self) -> Shapes:
         return Shapes(seed=self.seed, size=self.size, variant=self.variant)
+
+
+@DATASETS.register("shapes_scenes", family="synthetic", layout="none: the images are drawn by code")
+@dataclass(frozen=True, slots=True)
+class SyntheticScenes(Source):
+    """Scenes of two or three shapes each, drawn by code, with exact masks: for segmentations and detectors.
+
+    A sample asks for one object of its scene, by its label; every label is in a scene once at most.
+
+    Attributes:
+        count: how many scenes.
+        seed: another seed draws other scenes; the bundled heads have learned from seed 0.
+        size: height and width in pixels.
+        task: how labels are counted: 'detection' from 0, 'segmentation' from 1, 0 being the background.
+        region: what the mask shows: 'object' the object that is asked for, 'neighbours' the others in its scene.
+    """
+
+    count: int = 1000
+    seed: int = 1
+    size: int = 64
+    task: Literal["detection", "segmentation"] = "detection"
+    region: Literal["object", "neighbours"] = "object"
+
+    def __post_init__(self) -> None:
+        self._scenes()
+
+    def listing(self) -> Listing:
+        return Listing(tuple(Entry(f"scene-{index:06d}", details=index) for index in range(self.count)))
+
+    def read(self, entry: Entry) -> Sample:
+        scene = self._scenes()[entry.details]
+        first = 1 if self.task == "segmentation" else 0
+        labels = tuple(first + label for label in scene.labels)
+        shown = scene.masks[:1] if self.region == "object" else scene.masks[1:]
+        mask = np.any(shown, axis=0) if shown else np.zeros(scene.image.shape[:2], dtype=bool)
+        pixels = torch.from_numpy(scene.image).permute(2, 0, 1).float() / 255
+        return Sample(entry.id, Image.fromarray(scene.image), labels[0], mask.astype(np.int8), pixels, labels)
+
+    def _scenes(self) -> ShapesScenes:
+        return ShapesScenes(seed=self.seed, size=self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +121,7 @@ class Quads(Source):
     """Four images of a labelled set in one, each class in its own cell of the grid.
 
     Every quad gives four samples, one per cell: the whole quad, the class of the cell, and the cell, or the object in
-    it, as the mask. No image is used in two quads.
+    it, as the mask; all four know the four classes of the quad. No image is used in two quads.
 
     Attributes:
         of: the set of the images, such as imagenet(root='…'), or its path.
@@ -122,7 +161,8 @@ class Quads(Source):
         samples = [self.of.read(name) for name in names]
         pixels = compose([s.image if s.tensor is None else s.tensor for s in samples], self.side)
         regions = cell_regions(self.side) if self.region == "cell" else self._objects(samples)
-        return Sample(entry.id, _as_image(pixels), entry.label, regions[cell].numpy(), pixels)
+        classes = tuple(sample.label for sample in samples if sample.label is not None)
+        return Sample(entry.id, _as_image(pixels), entry.label, regions[cell].numpy(), pixels, classes)
 
     def _objects(self, samples: list[Sample]) -> Tensor:
         masks = []

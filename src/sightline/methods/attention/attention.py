@@ -9,8 +9,8 @@ multiplied to :math:`r` from the last block down, so every start layer comes in 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,8 +20,9 @@ from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer
+from sightline.recipe import text
 from sightline.registry import METHODS
-from sightline.types import Attribution, Passes, Target
+from sightline.types import Attribution, Method, Passes, Target
 
 Fusion = Literal["mean", "max", "min"]
 
@@ -80,13 +81,34 @@ def rollout(
         row = rows_to_one(row @ matrix) if normalised else row @ matrix
         rows.append(row[:, 0])
     grid = model.grid_of(images)
-    return Attribution(grid.to_map(torch.stack(rows[::-1])), grid)
+    return Attribution(grid.to_map(torch.stack(rows[::-1])), grid, layers=last_blocks(model, len(matrices)))
+
+
+def own_rows(model: VisionTransformer, images: Tensor, matrices: Sequence[Tensor]) -> Attribution:
+    """Return the classifier's row of each block's own (batch, to, from) matrix, as one layer each."""
+    grid = model.grid_of(images)
+    rows = torch.stack([read_rows(model, matrix) for matrix in matrices])
+    return Attribution(grid.to_map(rows), grid, layers=last_blocks(model, len(matrices)))
+
+
+def last_blocks(model: VisionTransformer, count: int) -> tuple[int, ...]:
+    """Return the numbers of the last blocks."""
+    return tuple(range(model.depth - count, model.depth))
+
+
+@runtime_checkable
+class HasTokenMatrices(Protocol):
+    """A method with one matrix from tokens to tokens per block, the same for every class, that can be rolled out."""
+
+    def token_matrices(self, model: VisionTransformer, images: Tensor, start: int = 0) -> list[Tensor]:
+        """Return the (batch, to, from) matrix of every block from `start` on; one forward pass."""
+        ...
 
 
 def divide_by_maximum(attribution: Attribution) -> Attribution:
     """Divide each map by its maximum; a map without positive values stays as it is."""
     largest = attribution.values.flatten(2).amax(dim=-1)[..., None, None]
-    return Attribution(attribution.values / largest.where(largest > 0, 1.0), attribution.grid)
+    return replace(attribution, values=attribution.values / largest.where(largest > 0, 1.0))
 
 
 def rows_to_one(matrix: Tensor) -> Tensor:
@@ -131,8 +153,14 @@ class RawAttention(MultiTarget):
         rows = [read_rows(model, p.mean(dim=1)) for p in probabilities(model, images)]
         if not -len(rows) <= self.layer < len(rows):
             raise RecipeError(f"got layer={self.layer}; {model.name} has blocks 0 to {len(rows) - 1}")
-        kept = rows if every_layer else [rows[self.layer]]
-        return [Attribution(grid.to_map(torch.stack(kept)), grid)] * len(targets)
+        own = self.layer % len(rows)
+        values = grid.to_map(torch.stack(rows))
+        if not every_layer:
+            return [Attribution(values[own : own + 1], grid, layers=(own,))] * len(targets)
+        return [Attribution(values, grid, layers=last_blocks(model, len(rows)), own=own)] * len(targets)
+
+    def token_matrices(self, model: VisionTransformer, images: Tensor, start: int = 0) -> list[Tensor]:
+        return [p.mean(dim=1) for p in probabilities(model, images, start)]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, 0)
@@ -154,10 +182,13 @@ class Rollout(HasOptions):
     .. math:: A = r^\top \prod_{\ell=L-1}^{\text{start}} \tfrac12\Bigl(I + \frac1H\sum_h P_{\ell,h}\Bigr)
 
     Traces how much attention reaches each patch through all blocks and their residual connections. It does not depend
-    on the class.
+    on the class. ``rollout(matrix=att_in)`` rolls out another matrix from tokens to tokens, its rows divided by their
+    sums first: AttIN-Rollout.
 
     Attributes:
         start: the first block of the product.
+        matrix: the method whose blocks' matrices are multiplied: raw_attention, which is the default, att_in, globenc
+            or alti.
         variant: "paper", or "vit_explain" for that repository's released code: the smallest nine tenths of each matrix
             are set to zero, columns instead of rows are divided, and the map is divided by its maximum.
         fusion: how "vit_explain" joins heads: mean, max or min.
@@ -166,9 +197,22 @@ class Rollout(HasOptions):
     start: int = 0
     variant: Literal["paper", "vit_explain"] = "paper"
     fusion: Fusion = "mean"
+    matrix: Method | None = None
+
+    def __post_init__(self) -> None:
+        if self.matrix is not None and not isinstance(self.matrix, HasTokenMatrices):
+            raise RecipeError(
+                f"got matrix={text(self.matrix)}, which has no matrix from tokens to tokens that is the same for every "
+                "class; choose raw_attention, att_in, globenc or alti, or write grad_rollout"
+            )
+        if self.matrix is not None and self.variant != "paper":
+            raise RecipeError(f"got matrix={text(self.matrix)} with variant={self.variant!r}; leave out one of them")
 
     def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
         model = transformer(model, self.start)
+        if isinstance(self.matrix, HasTokenMatrices):
+            matrices = self.matrix.token_matrices(model, images, self.start)
+            return rollout(model, images, [with_identity(rows_to_one(matrix)) for matrix in matrices])
         attention = probabilities(model, images, self.start)
         if self.variant == "paper":
             return rollout(model, images, [with_identity(p.mean(dim=1)) for p in attention])
@@ -225,7 +269,8 @@ class GenericAttention(MultiTarget):
         E_\ell = \frac1H \sum_h \bigl(P_{\ell,h} \odot G_{\ell,h}\bigr)^+
 
     A class-specific rollout. The positive part is taken before heads are averaged; the other order is a different
-    method.
+    method. ``plus(gae)`` and ``skip_plus(gae)`` sum the blocks' own :math:`E_\ell` instead of multiplying them, as the
+    paper on SkipPLUS composes them: ``plus(gae)`` is Grad-SAM times the number of blocks.
 
     Attributes:
         start: the first block of the product.
@@ -238,6 +283,8 @@ class GenericAttention(MultiTarget):
     ) -> list[Attribution]:
         model = transformer(model, self.start)
         weighted = positive_weighted(model, images, targets, self.start)
+        if every_layer:
+            return [own_rows(model, images, layers) for layers in weighted]
         return [rollout(model, images, [identity(e) + e for e in layers]) for layers in weighted]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError
-from sightline.methods.attention.attention import probabilities_and_gradients, read_rows, transformer
+from sightline.methods.attention.attention import last_blocks, probabilities_and_gradients, read_rows, transformer
 from sightline.methods.attention.bi_attention import last_attention_gradients
 from sightline.methods.gradient.gradient import values_and_gradients
 from sightline.methods.multi_target import MultiTarget
@@ -61,7 +61,7 @@ class AttentionCam(MultiTarget):
         site = model.every("probabilities")[-1]
         captured, gradients = last_attention_gradients(model, images, targets, [site])
         rows = [self._row(model, captured[site], gradient) for gradient in gradients]
-        return [Attribution(grid.to_map(row)[None], grid) for row in rows]
+        return [Attribution(grid.to_map(row)[None], grid, layers=last_blocks(model, 1)) for row in rows]
 
     def _row(self, model: VisionTransformer, attention: Tensor, gradient: Tensor) -> Tensor:
         if self.variant == "mda":
@@ -106,7 +106,8 @@ class GradSam(MultiTarget):
         for pairs in probabilities_and_gradients(model, images, targets):
             weighted = [(p * g.clamp(min=0)).mean(dim=1) for p, g in pairs]
             rows = [w.mean(dim=1) if self.rows == "mean" else read_rows(model, w) for w in weighted]
-            attributions.append(Attribution(grid.to_map(_sums_from_the_end(rows) / counts), grid))
+            values = grid.to_map(_sums_from_the_end(rows) / counts)
+            attributions.append(Attribution(values, grid, layers=last_blocks(model, model.depth)))
         return attributions
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
@@ -136,7 +137,7 @@ class ClassActivationTokens(MultiTarget):
         model = transformer(model)
         each_target, grid = values_and_gradients(model, images, targets, "tokens")
         scores = [_sums_from_the_end([(x * g).sum(dim=-1) for x, g in pairs]) for pairs in each_target]
-        return [Attribution(grid.to_map(layers), grid) for layers in scores]
+        return [Attribution(grid.to_map(each), grid, layers=last_blocks(model, model.depth)) for each in scores]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, count)
@@ -175,7 +176,7 @@ class _AttendedTokens(MultiTarget):
         grid = model.grid_of(images)
         aggregate = _sums_from_the_end if self.total else torch.stack
         return [
-            Attribution(grid.to_map(aggregate(layers)), grid)
+            Attribution(grid.to_map(aggregate(layers)), grid, layers=last_blocks(model, model.depth))
             for layers in _attended_tokens(model, images, targets, self.shift)
         ]
 

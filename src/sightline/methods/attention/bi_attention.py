@@ -12,18 +12,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import RecipeError, UnsupportedModel
-from sightline.methods.attention.attention import identity, probabilities_and_gradients, read_rows, transformer
+from sightline.methods.attention.attention import (
+    identity,
+    last_blocks,
+    probabilities_and_gradients,
+    read_rows,
+    transformer,
+)
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
+from sightline.models.passes import in_batches
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
@@ -131,7 +137,8 @@ class BiAttention(AttentionPath):
             shared, at_image = _token_weighted(model, images, targets, start)
             matrices = [shared] * len(targets)
         weights = integrated_attention_gradients(model, images, targets, self.steps, at_image)
-        return [_weighted_rollout(model, images, *each) for each in zip(weights, matrices, strict=True)]
+        rolled = [_weighted_rollout(model, images, *each) for each in zip(weights, matrices, strict=True)]
+        return [replace(each, own=self.first_block(model) - start) for each in rolled]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         model = transformer(model)
@@ -168,7 +175,7 @@ def _token_weighted(
                 f"the attention of {model.name} has no output projection of its own, which variant='token' needs; "
                 "write variant='head'"
             )
-        added = F.linear(values.transpose(1, 2).flatten(2), block.projection.get_parameter("weight"))
+        added = F.linear(values.transpose(1, 2).flatten(2), cast(Tensor, block.projection.weight))
         added = added if block.scale1 is None else added * block.scale1
         added_norm, norm = (torch.linalg.vector_norm(x, dim=-1) for x in (added, stream))
         share = (added_norm / norm.where(norm > 0, 1.0)) * (norm > 0)  # a zero token has no norm to compare with
@@ -188,7 +195,7 @@ def _weighted_rollout(
         rows = rows + rows @ matrix
         maps.append(torch.einsum("t,btf,btf->bf", readout[read], weight[:, read], rows))
     grid = model.grid_of(images)
-    return Attribution(grid.to_map(torch.stack(maps[::-1])), grid)
+    return Attribution(grid.to_map(torch.stack(maps[::-1])), grid, layers=last_blocks(model, len(matrices)))
 
 
 @METHODS.register(
@@ -221,7 +228,8 @@ class AttentionIntegratedGradients(AttentionPath):
         grid = model.grid_of(images)
         _, at_image = last_attention_gradients(model, images, targets)
         weights = integrated_attention_gradients(model, images, targets, self.steps, at_image)
-        return [Attribution(grid.to_map(read_rows(model, weight))[None], grid) for weight in weights]
+        rows = [grid.to_map(read_rows(model, weight))[None] for weight in weights]
+        return [Attribution(row, grid, layers=last_blocks(model, 1)) for row in rows]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(self.steps, count * self.steps / transformer(model).depth)

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sightline.methods.attention.attention import read_rows, transformer
+from sightline.methods.attention.attention import last_blocks, read_rows, transformer
 from sightline.methods.attention.bi_attention import (
     AttentionPath,
     integrated_attention_gradients,
@@ -40,12 +40,15 @@ class _Transition(AttentionPath):
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         model = transformer(model)
-        sites = model.every("probabilities", 0 if every_layer else self.first_block(model))
+        start = 0 if every_layer else self.first_block(model)
+        sites = model.every("probabilities", start)
         captured, at_image = last_attention_gradients(model, images, targets, sites)
         states = torch.stack(self._states(model, [captured[name].mean(dim=1) for name in sites]))
         grid = model.grid_of(images)
         weights = integrated_attention_gradients(model, images, targets, self.steps, at_image)
-        return [Attribution(grid.to_map(states * read_rows(model, weight)), grid) for weight in weights]
+        maps = [grid.to_map(states * read_rows(model, weight)) for weight in weights]
+        blocks, own = last_blocks(model, len(sites)), self.first_block(model) - start
+        return [Attribution(values, grid, layers=blocks, own=own) for values in maps]
 
     def _states(self, model: VisionTransformer, attention: Sequence[Tensor]) -> list[Tensor]:
         """Return the state of the Markov chain at each block, (batch, from)."""

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import SiteError
-from sightline.methods.cam.base import Cam, weighted
+from sightline.methods.cam.base import LayerByLayerCam, weighted
 from sightline.methods.scored import score_cells, scored
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
 from sightline.models.cnn.adapter import Convolutional
+from sightline.models.passes import in_batches
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Passes, Target
@@ -33,7 +33,7 @@ TOKEN_SITES = ("input", "norm1", "attention", "norm2", "mlp", "output")
     parity="grad-cam AblationCAM, CNN, 1e-5",
 )
 @dataclass(frozen=True, slots=True)
-class AblationCam(Cam):
+class AblationCam(LayerByLayerCam):
     r"""Ablation-CAM: channels weighted by the relative drop of the score when each is set to zero; no gradients.
 
     .. math:: A_{ij} = \sum_k \frac{s(F) - s(F_{\setminus k})}{s(F)}\, F_{kij}
@@ -50,12 +50,7 @@ class AblationCam(Cam):
 
     variant: Literal["paper", "pgc"] = "paper"
 
-    def maps_at(
-        self, model: Adapter, images: Tensor, targets: Sequence[Target], sites: Sequence[str]
-    ) -> list[list[Tensor]]:
-        return [self._maps(model, images, targets, site) for site in sites]
-
-    def _maps(self, model: Adapter, images: Tensor, targets: Sequence[Target], site: str) -> list[Tensor]:
+    def maps_of(self, model: Adapter, images: Tensor, targets: Sequence[Target], site: str) -> list[Tensor]:
         channels_at(model, site)
         if isinstance(model, VisionTransformer):
             activation, clean, ablated = self._ablate_tokens(model, images, site)
@@ -77,7 +72,7 @@ class AblationCam(Cam):
             with model.edit({site: model.from_map(site, ablated)}):  # a residual connection bypasses this site
                 return model(images[row].repeat(len(channels), 1, 1, 1))
 
-        logits = [_each_channel(model, activation.shape[1], partial(rerun, row)) for row in range(len(images))]
+        logits = [each_channel(model, activation.shape[1], partial(rerun, row)) for row in range(len(images))]
         return activation, clean, torch.stack(logits)
 
     def _ablate_tokens(self, model: VisionTransformer, images: Tensor, site: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,7 +88,7 @@ class AblationCam(Cam):
                 return model.finish(model.run(seen[before][row].repeat(len(channels), 1, 1), first))
 
         width = seen[site].shape[-1]
-        logits = [_each_channel(model, width, partial(rerun, row)) for row in range(len(images))]
+        logits = [each_channel(model, width, partial(rerun, row)) for row in range(len(images))]
         return model.to_map(site, seen[site], images), clean, torch.stack(logits)
 
     def _without(self, activation: Tensor, channels: Tensor) -> Tensor:
@@ -145,7 +140,7 @@ def _relative_drop(clean: Tensor, ablated: Tensor, target: Target) -> Tensor:
     parity="grad-cam ScoreCAM, CNN and ViT, 1e-5; haofanwang/Score-CAM, 1e-9",
 )
 @dataclass(frozen=True, slots=True)
-class ScoreCam(Cam):
+class ScoreCam(LayerByLayerCam):
     r"""Score-CAM: channels weighted by the score of the image masked with each of them; no gradients.
 
     .. math::
@@ -164,12 +159,7 @@ class ScoreCam(Cam):
 
     variant: Literal["pgc", "authors", "torchcam"] = "pgc"
 
-    def maps_at(
-        self, model: Adapter, images: Tensor, targets: Sequence[Target], sites: Sequence[str]
-    ) -> list[list[Tensor]]:
-        return [self._maps(model, images, targets, site) for site in sites]
-
-    def _maps(self, model: Adapter, images: Tensor, targets: Sequence[Target], site: str) -> list[Tensor]:
+    def maps_of(self, model: Adapter, images: Tensor, targets: Sequence[Target], site: str) -> list[Tensor]:
         channels_at(model, site)
         seen, clean = activations_and_logits(model, images, site)
         activation = seen[site] if isinstance(model, Convolutional) else model.to_map(site, seen[site], images)
@@ -178,7 +168,7 @@ class ScoreCam(Cam):
             return model(images[row] * self.masks(activation[row, channels], (images.shape[-2], images.shape[-1])))
 
         width, rows = activation.shape[1], range(len(images))
-        logits = torch.stack([_each_channel(model, width, partial(masked, row)) for row in rows])
+        logits = torch.stack([each_channel(model, width, partial(masked, row)) for row in rows])
         flat = activation.flatten(2)
         if self.variant == "authors":
             targets = [scored(target, "probability", model) for target in targets]
@@ -189,10 +179,10 @@ class ScoreCam(Cam):
         """Turn channels, (channel, height, width), into masks between 0 and 1, (channel, 1, H, W)."""
         maps = channels[:, None]
         if self.variant == "torchcam":
-            return F.interpolate(_min_max(maps, 1e-8), size, mode="bilinear")
+            return F.interpolate(min_max_channels(maps, 1e-8), size, mode="bilinear")
         upsampled = F.interpolate(maps, size, mode="bilinear", align_corners=self.variant == "pgc")
         # the authors divide by the range itself, and skip a constant channel; its mask gets no weight here
-        return _min_max(upsampled, 1e-8 if self.variant == "pgc" else 0.0)
+        return min_max_channels(upsampled, 1e-8 if self.variant == "pgc" else 0.0)
 
     def _weights(self, flat: Tensor, clean: Tensor, logits: Tensor, target: Target) -> Tensor:
         """Return one weight per channel, (batch, channel)."""
@@ -203,22 +193,24 @@ class ScoreCam(Cam):
         return increase.softmax(dim=-1)
 
     def cost_at(self, model: Adapter, count: int, sites: Sequence[str]) -> Passes:
-        return sum((_score_cost(model, site) for site in sites), Passes())
+        return sum((score_cost(model, site) for site in sites), Passes())
 
 
-def _score_cost(model: Adapter, site: str) -> Passes:
+def score_cost(model: Adapter, site: str, masked: float | None = None) -> Passes:
+    """Return what Score-CAM costs: a clean pass, and as many masked images, by default one per channel."""
     clean = 1.0
     if isinstance(model, Convolutional) and site not in model.sites:
         clean += model.blank_images(site, 1) * model.share(site)
-    return Passes(clean + channels_at(model, site))
+    return Passes(clean + (channels_at(model, site) if masked is None else masked))
 
 
-def _min_max(maps: Tensor, epsilon: float) -> Tensor:
+def min_max_channels(maps: Tensor, epsilon: float) -> Tensor:
+    """Scale each channel, (channel, 1, height, width), to [0, 1]; a constant one becomes zero."""
     low, high = maps.amin(dim=(2, 3), keepdim=True), maps.amax(dim=(2, 3), keepdim=True)
     return (maps - low) / torch.where(high > low, high - low + epsilon, 1.0)
 
 
-def _each_channel(model: Adapter, count: int, work: Callable[[Tensor], Tensor]) -> Tensor:
+def each_channel(model: Adapter, count: int, work: Callable[[Tensor], Tensor]) -> Tensor:
     """Do some work for every channel, as many channels at a time as the model takes images."""
     channels = torch.arange(count, device=model.device)
     return torch.cat(in_batches(lambda part: work(channels[part]), count, model.batch))

@@ -18,7 +18,7 @@ from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import spec_of
-from sightline.types import Attribution, Passes, Target, map_grid
+from sightline.types import Attribution, Passes, Target, TokenGrid, map_grid
 
 PaperOrStream = Literal["paper", "stream"]
 
@@ -30,8 +30,8 @@ class LayeredCam(MultiTarget):
         layer: a layer's name or index; by default the last feature map of a CNN, or the last block's first norm of a
             transformer; or a tuple of layers, deepest last.
         fusion: how the maps of several layers, each after a ReLU, become one: mean of the maps scaled to [0, 1], as
-            in the package grad-cam; or tanh, the maximum after all but the last were scaled by tanh(2 m / max m), as in
-            Layer-CAM.
+            in the package grad-cam; tanh, the maximum after all but the last were scaled by tanh(2 m / max m), as in
+            Layer-CAM; or product, of the maps scaled to [0, 1], as in RefineCAM.
     """
 
     __slots__ = ()
@@ -60,7 +60,8 @@ class LayeredCam(MultiTarget):
         maps = self.maps_at(model, images, targets, self.sites(model))
         if isinstance(self.layer, tuple):
             return [fused(of_target, images, self.fusion) for of_target in zip(*maps, strict=True)]
-        return [Attribution(values[None], map_grid(values, images)) for values in maps[0]]
+        named = tuple(self.sites(model))
+        return [Attribution(values[None], map_grid(values, images), layers=named) for values in maps[0]]
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
@@ -80,6 +81,21 @@ class Cam(LayeredCam):
     fusion: Fusion = "mean"
 
 
+class LayerByLayerCam(Cam):
+    """A class activation map that needs passes of its own for each of several layers."""
+
+    __slots__ = ()
+
+    def maps_at(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], sites: Sequence[str]
+    ) -> list[list[Tensor]]:
+        return [self.maps_of(model, images, targets, site) for site in sites]
+
+    @abstractmethod
+    def maps_of(self, model: Adapter, images: Tensor, targets: Sequence[Target], site: str) -> list[Tensor]:
+        """Return the map of each target, (batch, height, width), at one layer."""
+
+
 class StreamCam(Cam):
     """A class activation map that can also be made of the tokens that enter each block of a transformer."""
 
@@ -87,7 +103,10 @@ class StreamCam(Cam):
 
     @abstractmethod
     def of_stream(self, model: VisionTransformer, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
-        """Return the attribution of each target with one layer per block, from the tokens that enter it."""
+        """Return the attribution of each target with one layer per block, from the tokens that enter it.
+
+        The method's own map is that of the last block, the last layer that holds patches.
+        """
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
@@ -134,13 +153,18 @@ class GradientCam(StreamCam):
     def of_stream(self, model: VisionTransformer, images: Tensor, targets: Sequence[Target]) -> list[Attribution]:
         pairs_of_targets, grid = values_and_gradients(model, images, targets, "tokens")
         scores = [[self.scores(x.transpose(1, 2), g.transpose(1, 2)) for x, g in pairs] for pairs in pairs_of_targets]
-        return [Attribution(grid.to_map(torch.stack(layers)), grid) for layers in scores]
+        return [stream_attribution(grid.to_map(torch.stack(layers)), grid) for layers in scores]
 
     def cost_at(self, model: Adapter, count: int, sites: Sequence[str]) -> Passes:
         backward = [model.remaining(site) for site in sites]
         if _in_one_pass(model, sites):
             return Passes(1, count * max(backward))
         return Passes(len(sites), count * sum(backward))
+
+
+def stream_attribution(values: Tensor, grid: TokenGrid) -> Attribution:
+    """Return maps of the tokens that enter each block, of which that of the last block is the method's own."""
+    return Attribution(values, grid, layers=tuple(range(len(values))), own=len(values) - 1)
 
 
 def _in_one_pass(model: Adapter, sites: Sequence[str]) -> bool:

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import RecipeError
-from sightline.models.precision import full_precision
+from sightline.models.passes import full_precision
 from sightline.types import Attribution, pixel_grid
 
 Layer = str | int | None
 Layers = Layer | tuple[str | int, ...]
-Fusion = Literal["mean", "tanh"]
+Fusion = Literal["mean", "tanh", "product"]
 CONTRAST = 2.0  # of shallow layers, as the authors of Layer-CAM
 
 
@@ -29,6 +29,9 @@ def fused(maps: Sequence[Tensor], images: Tensor, fusion: Fusion) -> Attribution
     """Fuse the maps of several layers, (batch, height, width), deepest last, into one at the size of the image."""
     size = (images.shape[-2], images.shape[-1])
     positive = [full_precision(values).clamp(min=0) for values in maps]
+    if fusion == "product":
+        scaled = [_min_max(_upsampled(values, size)) for values in positive]
+        return Attribution(torch.stack(scaled).prod(dim=0)[None], pixel_grid(images))
     if fusion == "mean":
         scaled = [_upsampled(_min_max(values), size).clamp(min=0) for values in positive]
         return Attribution(torch.stack(scaled).mean(dim=0)[None], pixel_grid(images))

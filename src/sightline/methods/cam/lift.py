@@ -13,8 +13,8 @@ from sightline.methods.cam.fusion import Fusion, Layers
 from sightline.methods.gradient.deep_lift import check_sum
 from sightline.models.adapter import Adapter
 from sightline.models.backward.deeplift import DeepLiftBackward, RecordCalls
-from sightline.models.batch import in_batches
 from sightline.models.cnn.adapter import Convolutional
+from sightline.models.passes import in_batches
 from sightline.registry import METHODS
 from sightline.types import Passes, Target
 

@@ -31,8 +31,9 @@ class GradCam(GradientCam):
     .. math:: A_{ij} = \sum_k \Bigl(\frac{1}{hw} \sum_{uv} \frac{\partial s}{\partial F_{kuv}}\Bigr)\, F_{kij}
 
     where :math:`F` is the layer's activation, without prefix tokens on a transformer. Signed: write
-    ``rectify(grad_cam)`` for the usual map after a ReLU. On a transformer that classifies by its class token it is an
-    affine function of the mean gradient at the last attention.
+    ``rectify(grad_cam)`` for the usual map after a ReLU. With a `Region` of a segmentation as its target it is
+    Seg-Grad-CAM :cite:p:`vinogradova2020`, which is also an alias of it. On a transformer that classifies by its class
+    token it is an affine function of the mean gradient at the last attention.
 
     Attributes:
         variant: "paper"; "stream" for the tokens that enter each block, with weights averaged over all tokens, prefix

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError
-from sightline.methods.attention.attention import transformer
+from sightline.methods.attention.attention import last_blocks, transformer
 from sightline.methods.decomposition.propagation import Decomposition
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
@@ -115,7 +115,8 @@ class DecompX(MultiTarget):
             torch.stack([(seen[name].detach() * gradient).sum(dim=-1) for name, gradient in gradients.items()])
             for gradients in model.gradients_each(scores, seen)
         ]
-        return [Attribution(grid.to_map(layers), grid) for layers in contributions]
+        blocks = last_blocks(model, len(seen))
+        return [Attribution(grid.to_map(layers), grid, layers=blocks) for layers in contributions]
 
     def _forward(
         self, model: VisionTransformer, images: Tensor, targets: Sequence[Target], starts: range
@@ -134,7 +135,8 @@ class DecompX(MultiTarget):
             contributions = TokenContributions(
                 torch.einsum("lbtc,bc->lbt", tokens, slope), torch.einsum("lbc,bc->lb", bias, slope)
             )
-            attributions.append(Attribution(grid.to_map(contributions.tokens), grid, details=contributions))
+            values = grid.to_map(contributions.tokens)
+            attributions.append(Attribution(values, grid, details=contributions, layers=tuple(starts)))
         return attributions
 
 

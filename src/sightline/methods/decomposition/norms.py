@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError
-from sightline.methods.attention.attention import identity, read_rows, rollout, rows_to_one, transformer
+from sightline.methods.attention.attention import identity, own_rows, rollout, rows_to_one, transformer
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer
@@ -40,6 +40,10 @@ class _BlockMatrices(MultiTarget):
     def matrix(self, parts: Parts) -> Tensor:
         """Return the matrix of one block, shape (batch, to, from)."""
 
+    def token_matrices(self, model: VisionTransformer, images: Tensor, start: int = 0) -> list[Tensor]:
+        """Return the matrix of every block from `start` on; one forward pass."""
+        return [self.matrix(parts) for parts in read_parts(model, images, start)]
+
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, 0)
 
@@ -54,19 +58,13 @@ class _RolledOut(_BlockMatrices):
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         model = transformer(model, self.start)
-        matrices = [self.matrix(parts) for parts in read_parts(model, images, self.start)]
+        matrices = self.token_matrices(model, images, self.start)
         combine = own_rows if every_layer else self.multiplied
         return [combine(model, images, matrices)] * len(targets)
 
     def multiplied(self, model: VisionTransformer, images: Tensor, matrices: Sequence[Tensor]) -> Attribution:
         """Multiply the matrices from the last block down, and keep the classifier's row."""
         return rollout(model, images, matrices)
-
-
-def own_rows(model: VisionTransformer, images: Tensor, matrices: Sequence[Tensor]) -> Attribution:
-    """Return the classifier's row of each (batch, to, from) matrix, as one layer each."""
-    grid = model.grid_of(images)
-    return Attribution(grid.to_map(torch.stack([read_rows(model, matrix) for matrix in matrices])), grid)
 
 
 @METHODS.register(
@@ -110,9 +108,13 @@ class AttentionTimesNorm(_BlockMatrices):
         model = transformer(model)
         if not -model.depth <= self.layer < model.depth:
             raise RecipeError(f"got layer={self.layer}; {model.name} has blocks 0 to {model.depth - 1}")
+        own = self.layer % model.depth
         parts = read_parts(model, images)
-        kept = parts if every_layer else [parts[self.layer]]
-        return [own_rows(model, images, [self.matrix(part) for part in kept])] * len(targets)
+        if every_layer:
+            found = replace(own_rows(model, images, [self.matrix(part) for part in parts]), own=own)
+        else:
+            found = replace(own_rows(model, images, [self.matrix(parts[own])]), layers=(own,))
+        return [found] * len(targets)
 
     def matrix(self, parts: Parts) -> Tensor:
         written = parts.written()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sightline.errors import RecipeError, UnsupportedModel
+from sightline.errors import UnsupportedModel
 from sightline.methods.gradient.full_grad_cnn import full_grad_map
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
@@ -118,10 +118,6 @@ class FullGrad(MultiTarget):
     samples: int = 25
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise RecipeError(f"got samples={self.samples}; give 1 or more")
-
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
@@ -136,7 +132,10 @@ class FullGrad(MultiTarget):
             )
         grid = model.grid_of(images)
         terms = full_grad_terms(model, images, targets)
-        return [Attribution(grid.to_map(each.inputs + each.biases), grid, details=each) for each in terms]
+        blocks = tuple(range(model.depth))
+        return [
+            Attribution(grid.to_map(each.inputs + each.biases), grid, details=each, layers=blocks) for each in terms
+        ]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         smooth = self.variant == "smooth" and not isinstance(model, VisionTransformer)

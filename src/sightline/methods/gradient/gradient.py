@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sightline.errors import RecipeError, UnsupportedModel
+from sightline.errors import UnsupportedModel
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer
@@ -40,7 +39,7 @@ def values_and_gradients(
     Costs one forward pass, and one backward pass per target.
     """
     if tokens_or_pixels(model, at) == "pixels":
-        pixels = images.detach().requires_grad_()
+        pixels = model.encoded(images.detach()).requires_grad_()
         with torch.enable_grad():
             logits = model(pixels)
             scores = [target(logits) for target in targets]
@@ -56,10 +55,12 @@ def values_and_gradients(
     return pairs, model.grid_of(images)
 
 
-def on_grid(scores: list[Tensor], grid: TokenGrid, at: str) -> Tensor:
-    """Stack one score per token or pixel and layer into (layer, batch, height, width)."""
+def on_grid(scores: list[Tensor], grid: TokenGrid, at: str) -> Attribution:
+    """Return one score per token and block, or per pixel, as an attribution."""
     stacked = torch.stack(scores)
-    return grid.to_map(stacked) if at == "tokens" else stacked
+    if at == "pixels":
+        return Attribution(stacked, grid)
+    return Attribution(grid.to_map(stacked), grid, layers=tuple(range(len(scores))))
 
 
 def reduce_channels(values: Tensor, how: Reduction | None, at: str) -> Tensor:
@@ -113,7 +114,7 @@ class Gradient(MultiTarget):
         pairs, grid = values_and_gradients(model, images, targets, self.at)
         at = tokens_or_pixels(model, self.at)
         scores = [[reduce_channels(g, self.variant, at) for _, g in of_target] for of_target in pairs]
-        return [Attribution(on_grid(layers, grid, at), grid) for layers in scores]
+        return [on_grid(layers, grid, at) for layers in scores]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, count)
@@ -125,7 +126,7 @@ class Gradient(MultiTarget):
     cite="shrikumar2016",
     cost="1 forward, 1 backward",
     needs=("gradient",),
-    parity="captum InputXGradient, 1e-5",
+    parity="captum InputXGradient, 1e-5; captum LayerGradientXActivation at every block, 1e-5",
 )
 @dataclass(frozen=True, slots=True)
 class InputTimesGradient(MultiTarget):
@@ -150,7 +151,7 @@ class InputTimesGradient(MultiTarget):
         pairs, grid = values_and_gradients(model, images, targets, self.at)
         at = tokens_or_pixels(model, self.at)
         scores = [[(x * g).sum(dim=-1) for x, g in of_target] for of_target in pairs]
-        return [Attribution(on_grid(layers, grid, at), grid) for layers in scores]
+        return [on_grid(layers, grid, at) for layers in scores]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, count)
@@ -188,12 +189,6 @@ class SmoothGrad(MultiTarget):
     at: At = None
     variant: Literal["mean", "squared", "variance"] = "mean"
 
-    def __post_init__(self) -> None:
-        if self.samples < 1:
-            raise RecipeError(f"got samples={self.samples}; give 1 or more")
-        if not 0 <= self.noise < math.inf:
-            raise RecipeError(f"got noise={self.noise}; give a share of the image's range, 0 or more")
-
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
@@ -209,7 +204,7 @@ class SmoothGrad(MultiTarget):
         how: Reduction | None = None if self.variant == "mean" else "sum"
         moments = [self._moment(a, b) for a, b in zip(first, second, strict=True)]
         scores = [[reduce_channels(layer, how, at) for layer in layers] for layers in moments]
-        return [Attribution(on_grid(layers, grid, at), grid) for layers in scores]
+        return [on_grid(layers, grid, at) for layers in scores]
 
     def _moment(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
         match self.variant:

@@ -1,4 +1,4 @@
-"""Guided backpropagation, which keeps only positive gradients at every ReLU, and Guided Grad-CAM."""
+"""Guided backpropagation, which keeps only positive gradients at every ReLU, deconvnet and Guided Grad-CAM."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ class GuidedPass:
             return self.model.gradients(target(self.logits), seen, retain=True)
 
 
-def guided_pass(model: Adapter, images: Tensor, variant: str, *sites: str) -> GuidedPass:
-    """Run a model forward once, ready for guided backpropagation."""
+def guided_pass(model: Adapter, images: Tensor, variant: str, *sites: str, gated: bool = True) -> GuidedPass:
+    """Run a model forward once, ready for guided backpropagation or, not `gated`, for a deconvnet's."""
     pixels = images.detach().clone().requires_grad_()
     with ExitStack() as stack:
         seen = stack.enter_context(model.capture(*sites, gradient=True)) if sites else {}
         stack.enter_context(torch.enable_grad())
-        relus = stack.enter_context(Guided(capped=variant == "paper"))
+        relus = stack.enter_context(Guided(capped=variant == "paper", gated=gated))
         logits = model(pixels)
     if not relus.count and variant == "paper":
         raise UnsupportedModel(
-            f"guided backpropagation changes ReLUs, and {model.name} has none: "
+            f"{'guided backpropagation' if gated else 'a deconvnet'} changes ReLUs, and {model.name} has none: "
             "use gradient, which is what it would be here"
         )
     return GuidedPass(model, pixels, logits, seen, relus)
@@ -104,11 +104,45 @@ class GuidedBackprop(MultiTarget):
 
 
 @METHODS.register(
+    "deconvnet",
+    family="gradient",
+    cite="zeiler2014",
+    cost="1 forward, 1 backward",
+    needs=("gradient", "cuts"),
+    parity="captum Deconvolution on three CNNs, 1e-9",
+)
+@dataclass(frozen=True, slots=True)
+class Deconvnet(MultiTarget):
+    r"""Deconvnet: the gradient with every ReLU of the network replaced, backward, by a ReLU of the gradient itself.
+
+    .. math:: A_i = \sum_c g_{i,c}, \qquad g_{\text{in}} = \max(g_{\text{out}}, 0) \quad\text{at every ReLU}
+
+    and the ordinary gradient everywhere else, so max pools keep their switches. Guided backpropagation also asks that
+    the ReLU was active. As there, ReLU and ReLU6 are changed, as modules or as functions, and a network that has
+    neither is refused; the maps depend little on the class.
+
+    Attributes:
+        variant: "paper", or "captum", which changes ReLU alone; as for ``guided_backprop``.
+    """
+
+    variant: Literal["paper", "captum"] = "paper"
+
+    def multi_target(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
+    ) -> list[Attribution]:
+        run = guided_pass(model, images, self.variant, gated=False)
+        return [Attribution(run.guided_gradient(target)[None], pixel_grid(images)) for target in targets]
+
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return Passes(1, count)
+
+
+@METHODS.register(
     "guided_grad_cam",
     family="gradient",
     cite="selvaraju2017",
     cost="1 forward, 1 backward and the layer's share of another",
-    needs=("gradient", "cuts"),
+    needs=("gradient", "cuts", "layers"),
     parity="captum GuidedGradCam on three CNNs and EfficientNet-Lite0, 1e-9",
 )
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from torch import Tensor
 from sightline.methods.blank import of_blank
 from sightline.methods.patching.neighbourhood import regions
 from sightline.methods.patching.record import Patching
-from sightline.models.batch import in_batches
 from sightline.models.cnn.adapter import Convolutional
+from sightline.models.passes import in_batches
 
 CELLS = (14, 14)
 

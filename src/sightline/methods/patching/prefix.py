@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from sightline.methods.patching.record import Activations, Patching
-from sightline.models.batch import in_batches
 from sightline.models.capture import Attend
+from sightline.models.passes import in_batches
 from sightline.models.vit.adapter import VisionTransformer
 
 TOKENS = 2048  # per batch: more are not faster on a CPU, whose caches they exceed

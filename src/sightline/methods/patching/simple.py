@@ -14,7 +14,7 @@ from sightline.methods.multi_target import MultiTarget
 from sightline.methods.patching.neighbourhood import Shape, check_neighbourhood, neighbourhoods
 from sightline.methods.scored import Score, score_cells, scored
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
+from sightline.models.passes import in_batches
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, TokenGrid

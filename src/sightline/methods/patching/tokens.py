@@ -17,9 +17,8 @@ from torch import Tensor
 from sightline.methods.patching.neighbourhood import neighbourhoods
 from sightline.methods.patching.prefix import TOKENS, Attention, run_prefix, to_both
 from sightline.methods.patching.record import Activations, Patching, reads_patches
-from sightline.models.batch import in_batches
 from sightline.models.capture import Attend
-from sightline.models.passes import spend
+from sightline.models.passes import in_batches, spend
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import TokenGrid
 

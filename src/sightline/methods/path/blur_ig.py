@@ -14,7 +14,7 @@ from torch import Tensor
 from sightline.errors import RecipeError
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
+from sightline.models.passes import in_batches
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
@@ -54,8 +54,6 @@ class BlurIntegratedGradients(MultiTarget):
     def __post_init__(self) -> None:
         if self.steps < 2:
             raise RecipeError(f"got steps={self.steps}; two are needed, since the sharp end adds nothing")
-        if not 0 < self.sigma < math.inf:
-            raise RecipeError(f"got sigma={self.sigma}; a positive width in pixels is needed")
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
+from sightline.models.passes import in_batches
 from sightline.perturb.fill import make_fill
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
 CLOSE = 1e-9  # distances that differ by less are the same
+ROUNDS = 1000  # in which the values may move, in each step
 
 
 @METHODS.register(
@@ -55,11 +56,6 @@ class GuidedIntegratedGradients:
 
     def __post_init__(self) -> None:
         make_fill(self.blank)
-        if self.steps < 1:
-            raise RecipeError(f"got steps={self.steps}; at least one step is needed")
-        for name, value in (("fraction", self.fraction), ("distance", self.distance)):
-            if not 0 <= value <= 1:
-                raise RecipeError(f"got {name}={value}; a share between 0 and 1 is needed")
 
     def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
         baselines = make_fill(self.blank)(model, images)
@@ -102,6 +98,11 @@ class _Path:
         self._image, self._baseline = image, baseline
         self._length = float((image - baseline).abs().sum())
         self._rank = 1 + int((len(image) - 1) * fraction)  # of the largest gradient whose value may move
+        if len(image) > ROUNDS * self._rank:
+            raise RecipeError(
+                f"guided_ig got fraction={fraction}, which moves {self._rank} of {len(image)} values at a time, in "
+                f"more than {ROUNDS} rounds per step; choose a larger fraction, such as 0.25"
+            )
 
     def step(self, gradient: Tensor, share: float, distance: float) -> None:
         """Move until `share` of the path is done, within a corridor around the straight line."""

@@ -9,11 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sightline.errors import RecipeError, UnsupportedModel
+from sightline.errors import UnsupportedModel
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.path.quadrature import Rule, quadrature
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
+from sightline.models.passes import in_batches
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.fill import make_fill
 from sightline.registry import METHODS
@@ -50,8 +50,6 @@ class IntegratedGradients(MultiTarget):
     at: Literal["pixels", "tokens"] = "pixels"
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise RecipeError(f"got steps={self.steps}; at least one step is needed")
         make_fill(self.blank)
 
     def multi_target(

@@ -21,7 +21,7 @@ from sightline.methods.path.baselines import ImageBaseline, LayerBaseline
 from sightline.methods.path.iia_cnn import MapIntegral, map_cost
 from sightline.methods.path.iia_layers import IMAGE, LayerName, Path, path_layers
 from sightline.methods.path.iia_vit import attention_cost, attention_maps, gradient_sites
-from sightline.methods.path.integrands import INTEGRANDS, IntegrandName, Joining
+from sightline.methods.path.integrands import Integrand, IntegrandName, Joining, as_integrand
 from sightline.methods.path.quadrature import Rule
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer
@@ -77,13 +77,15 @@ class IteratedIntegral(IiaOptions):
         layer: where the map is made, counted in the same way; None is the last of `layers`.
         integrand: gradient; activation_gradient, the paper's on CNNs; or gradient_rollout, the paper's on
             transformers: the rollout of the positive part of attention times gradient, averaged over heads. None is
-            the paper's, and gradient at the image.
+            the paper's, and gradient at the image. From Python, a function of one's own: it is given the list of the
+            interpolated representation and the list of the gradient there, at the layer of the map, with the points
+            on axis 0, and returns a tensor of their shape.
         rule: the quadrature: right (the paper's k/n), gauss_legendre or trapezoid.
     """
 
     layers: tuple[LayerName, ...] = (0, -1)
     layer: LayerName | None = None
-    integrand: IntegrandName | None = None
+    integrand: IntegrandName | Integrand | None = None
     steps: int = 10
     rule: Rule = "right"
     reference: LayerBaseline | None = None
@@ -92,7 +94,6 @@ class IteratedIntegral(IiaOptions):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_steps(self.steps)
         if not self.layers:
             raise RecipeError("got layers=(); name at least one layer, 0 for the image")
 
@@ -107,7 +108,7 @@ class IteratedIntegral(IiaOptions):
                 model, images, targets, path, integrand, self.rollout, baseline, self.blank, self.seed
             )
         baseline = self.reference or "channel_min"
-        integral = MapIntegral(model, images, targets, path, INTEGRANDS[integrand], baseline, self.blank, self.seed)()
+        integral = MapIntegral(model, images, targets, path, as_integrand(integrand), baseline, self.blank, self.seed)()
         maps = integral.sum(dim=2) if path[-1].site == IMAGE else integral.mean(dim=2)
         return [Attribution(values[None], map_grid(values, images)) for values in maps.unbind(dim=1)]
 
@@ -120,7 +121,7 @@ class IteratedIntegral(IiaOptions):
     def _path(self, model: Adapter) -> Path:
         return path_layers(model, self.layers, self.layer, self.steps, self.rule)
 
-    def _integrand(self, model: Adapter, path: Path) -> str:
+    def _integrand(self, model: Adapter, path: Path) -> str | Integrand:
         """Return the integrand, the paper's where none is asked for."""
         end = path[-1].site
         if isinstance(model, VisionTransformer) and end != IMAGE:
@@ -131,9 +132,3 @@ class IteratedIntegral(IiaOptions):
                 "choose gradient or activation_gradient"
             )
         return self.integrand or ("gradient" if end == IMAGE else "activation_gradient")
-
-
-def check_steps(steps: int) -> None:
-    """Refuse a path without points."""
-    if steps < 1:
-        raise RecipeError(f"got steps={steps}; at least one step is needed")

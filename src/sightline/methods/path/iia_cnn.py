@@ -17,8 +17,8 @@ from sightline.methods.path.baselines import ImageBaseline, LayerBaseline, basel
 from sightline.methods.path.iia_layers import IMAGE, Path, PathLayer
 from sightline.methods.path.integrands import Integrand
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
 from sightline.models.cnn.adapter import Convolutional
+from sightline.models.passes import in_batches
 from sightline.types import Passes, Target
 
 

@@ -63,6 +63,11 @@ def path_layers(model: Adapter, layers: Sequence[LayerName], layer: LayerName | 
     names = _named(model)
     sites = [find(model, each) for each in layers]
     end = sites[-1] if layer is None else find(model, layer)
+    for site in (*sites, end):
+        if site not in names:
+            raise SiteError(
+                f"a connection bypasses {site!r} of {model.name}, so no path leads through it; use ig or ixg"
+            )
     positions = [names.index(site) for site in sites]
     if any(a >= b for a, b in pairwise(positions)):
         raise RecipeError(f"got layers={tuple(layers)} ({', '.join(sites)}); write each once, from the image on")

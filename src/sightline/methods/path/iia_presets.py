@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.methods.path.baselines import ImageBaseline, LayerBaseline
-from sightline.methods.path.iia import IiaOptions, IteratedIntegral, check_steps
+from sightline.methods.path.iia import IiaOptions, IteratedIntegral
 from sightline.methods.path.iia_layers import LayerName, Path
 from sightline.methods.path.iia_released import (
     released_attention,
@@ -63,7 +63,6 @@ class Preset(IiaOptions):
         return IteratedIntegral(self.layers, self.map_layer, steps=self.steps or PAPER_STEPS, **shared)
 
     def __post_init__(self) -> None:
-        check_steps(1 if self.steps is None else self.steps)
         default = IteratedIntegral()
         for name in SHARED:
             if self.variant == "released" and getattr(self.general, name) != getattr(default, name):

@@ -16,12 +16,21 @@ import torch
 from torch import Tensor
 
 from sightline.errors import UnsupportedModel
+from sightline.methods.attention.attention import last_blocks
 from sightline.methods.path.baselines import ImageBaseline, LayerBaseline, baseline_attention, baseline_images
 from sightline.methods.path.iia_layers import IMAGE, Path, PathLayer, not_interpolated
-from sightline.methods.path.integrands import INTEGRANDS, Joining, gradient_rollout, joined, row_normalised, weighted
+from sightline.methods.path.integrands import (
+    Integrand,
+    Joining,
+    as_integrand,
+    gradient_rollout,
+    joined,
+    row_normalised,
+    weighted,
+)
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
 from sightline.models.capture import Change
+from sightline.models.passes import in_batches
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import Attribution, Passes, Target
 
@@ -140,7 +149,7 @@ def attention_maps(
     images: Tensor,
     targets: Sequence[Target],
     path: Path,
-    integrand: str,
+    integrand: str | Integrand,
     rollout: Joining,
     layer_baseline: LayerBaseline,
     image_baseline: ImageBaseline,
@@ -153,19 +162,19 @@ def attention_maps(
     return on_grid(model, images, scores)
 
 
-def gradient_sites(model: VisionTransformer, path: Path, integrand: str) -> list[str]:
+def gradient_sites(model: VisionTransformer, path: Path, integrand: str | Integrand) -> list[str]:
     """Return the attention whose gradients an integrand needs: every block's for a rollout, else the last layer's."""
     return model.every("probabilities") if integrand == "gradient_rollout" else [path[-1].site]
 
 
-def paper_term(model: VisionTransformer, integrand: str, rollout: Joining) -> Term:
+def paper_term(model: VisionTransformer, integrand: str | Integrand, rollout: Joining) -> Term:
     """Return (u - r) times the integrand, heads averaged, at the row the classifier reads: (point, start, token)."""
 
     def with_rollout(difference: Tensor, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
         return read(model, difference.mean(dim=1, keepdim=True) * gradient_rollout(values, gradients, rollout))
 
     def per_head(difference: Tensor, values: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-        return read(model, (difference * INTEGRANDS[integrand](values, gradients)).mean(dim=1, keepdim=True))
+        return read(model, (difference * as_integrand(integrand)(values, gradients)).mean(dim=1, keepdim=True))
 
     return with_rollout if integrand == "gradient_rollout" else per_head
 
@@ -190,7 +199,9 @@ def read(model: VisionTransformer, matrices: Tensor) -> Tensor:
 def on_grid(model: VisionTransformer, images: Tensor, scores: Tensor) -> list[Attribution]:
     """Lay (batch, target, start, token) scores on the grid, one attribution per target."""
     grid = model.grid_of(images)
-    return [Attribution(grid.to_map(of_target.transpose(0, 1)), grid) for of_target in scores.unbind(dim=1)]
+    maps = [grid.to_map(of_target.transpose(0, 1)) for of_target in scores.unbind(dim=1)]
+    starts = last_blocks(model, scores.shape[2]) if scores.shape[2] > 1 else ()
+    return [Attribution(values, grid, layers=starts) for values in maps]
 
 
 def as_transformer(model: Adapter) -> VisionTransformer:

@@ -13,6 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sightline.errors import RecipeError
+
 Integrand = Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
 IntegrandName = Literal["gradient", "activation_gradient", "gradient_rollout"]
 Joining = Literal["product", "sum"]
@@ -41,6 +43,24 @@ INTEGRANDS: dict[str, Integrand] = {
     "activation_gradient": activation_gradient,
     "gradient_rollout": gradient_rollout,
 }
+
+
+def as_integrand(integrand: str | Integrand) -> Integrand:
+    """Return an integrand by its name, or one's own, checked each time for the shape of what it returns."""
+    if isinstance(integrand, str):
+        return INTEGRANDS[integrand]
+
+    def checked(values: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+        found = integrand(values, gradients)
+        if not isinstance(found, Tensor) or found.shape != gradients[-1].shape:
+            came = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise RecipeError(
+                f"the integrand returned {came} for gradients of shape {tuple(gradients[-1].shape)}; return a tensor "
+                "of that shape"
+            )
+        return found
+
+    return checked
 
 
 def weighted(attention: Tensor, gradient: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-import numpy as np
 import torch
+from scipy.special import roots_legendre
 from torch import Tensor
 
 from sightline.errors import RecipeError
@@ -20,7 +20,7 @@ def quadrature(rule: Rule, steps: int) -> tuple[Tensor, Tensor]:
     included.
     """
     if rule == "gauss_legendre":
-        points, shares = np.polynomial.legendre.leggauss(steps)
+        points, shares = roots_legendre(steps)  # in memory that grows with the steps, not with their square
         return torch.from_numpy((points + 1) / 2), torch.from_numpy(shares / 2)
     if rule == "right" or steps == 1:
         nodes = torch.arange(1, steps + 1, dtype=torch.float64) / steps

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sightline.errors import RecipeError, ShapeError
+from sightline.errors import ShapeError
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.path.ig import IntegratedGradients
 from sightline.methods.path.quadrature import Rule
@@ -69,13 +69,6 @@ class Xrai(MultiTarget):
 
     def __post_init__(self) -> None:
         IntegratedGradients(self.steps, self.rule)
-        if self.radius < 0 or self.smallest < 1:
-            raise RecipeError(
-                f"got radius={self.radius}, smallest={self.smallest}; a radius of 0 pixels or more and a smallest "
-                "region of 1 or more are needed"
-            )
-        if not 0 <= self.area <= 1:
-            raise RecipeError(f"got area={self.area}; a share of the image, from 0 to 1, is needed")
         check_cuts(self.segments)
 
     def multi_target(

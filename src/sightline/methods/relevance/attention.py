@@ -7,19 +7,19 @@ r"""Relevance propagation to the attention of transformers: T-Attr, LRP rollout 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from sightline.errors import RecipeError, UnsupportedModel
-from sightline.methods.attention.attention import identity, read_rows, rollout, transformer
+from sightline.methods.attention.attention import identity, last_blocks, read_rows, rollout, transformer
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.relevance.vit_rules import Rules, Trace
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site, capture
-from sightline.models.precision import full_precision
+from sightline.models.passes import full_precision
 from sightline.models.vit.adapter import Block, VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
@@ -98,7 +98,7 @@ def _weights(model: VisionTransformer, block: Block) -> tuple[Tensor, Tensor, Te
     """Return the weights of a block's linear layers; refuse a block that is not a plain one."""
     joint, feed = block.queries_keys_values, block.mlp_layers
     if joint is not None and block.projection is not None and feed is not None:
-        projection, first, second = (m.get_parameter("weight") for m in (block.projection, feed[0], feed[2]))
+        projection, first, second = (cast(Tensor, m.weight) for m in (block.projection, feed[0], feed[2]))
         if first.shape[0] == second.shape[1]:  # a gated MLP has more hidden channels than its second layer takes
             return full_precision(joint), full_precision(projection), full_precision(first), full_precision(second)
     raise UnsupportedModel(
@@ -174,7 +174,7 @@ class TransformerAttribution(MultiTarget):
             )
             weighted = [(gradients[name] * r).clamp(min=0).mean(dim=1) for name, r in relevance]
             attributions.append(rollout(model, images, [self._with_identity(e) for e in weighted]))
-        return attributions
+        return [replace(each, own=self.first_block(model) - start) for each in attributions]
 
     def _with_identity(self, weighted: Tensor) -> Tensor:
         mixed = weighted + identity(weighted)
@@ -270,7 +270,7 @@ class PartialRelevance(MultiTarget):
             (site,) = model.every("probabilities", model.depth - 1)
             relevance = [r * gradients[site] for r, gradients in zip(relevance, run.gradients, strict=True)]
         rows = [read_rows(model, of_target.clamp(min=0).mean(dim=1)) for of_target in relevance]
-        return [Attribution(grid.to_map(row)[None], grid) for row in rows]
+        return [Attribution(grid.to_map(row)[None], grid, layers=last_blocks(model, 1)) for row in rows]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, (2 + (self.variant == "gradient")) * count / transformer(model).depth)

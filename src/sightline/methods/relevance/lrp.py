@@ -35,6 +35,9 @@ Name = Literal[
 ]
 
 
+Bound = float | tuple[float, ...] | None
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Conservation:
     """How much of the relevance each part received, per image, shape (batch,) each.
@@ -72,7 +75,8 @@ class Conservation:
     cite="bach2015",
     cost="2 forward, 1 backward; 3 and 2 for the gamma and alpha-beta rules; ViT: 1 forward, 2 backward",
     needs=("gradient", "layers"),
-    parity="zennit's composites on three CNNs and on EfficientNet-Lite0 with a photograph, 1e-8, but for the factor of "
+    parity="zennit EpsilonPlus, EpsilonPlusFlat, EpsilonAlpha2Beta1 and EpsilonGammaBox on CNNs, 1e-9; "
+    "zennit's composites on three CNNs and on EfficientNet-Lite0 with a photograph, 1e-8, but for the factor of "
     "1 - 5e-6 that each batch norm it merges leaves behind, up to 2e-4 of the map in all; "
     "captum LRP for preset='captum', 1e-8; "
     "ViT: the rules written out with autograd, 1e-9",
@@ -107,13 +111,23 @@ class Lrp(MultiTarget):
             relevance to every summand, so that values explode on residual networks; leave the composite out.
             "chefer", for transformers, for the full LRP in the code of :cite:t:`chefer2021transformer`, whose
             relevance grows without bounds.
+        low: the lowest value of a pixel that the box rule assumes, after normalisation, for all channels or one per
+            channel; by default that of black.
+        high: the highest, likewise; by default that of white.
     """
 
     composite: Name = "epsilon_plus"
     layer: str | int | None = None
     preset: Literal["captum", "chefer"] | None = None
+    low: Bound = None
+    high: Bound = None
 
     def __post_init__(self) -> None:
+        if (self.low, self.high) != (None, None) and self.composite != "epsilon_gamma_box":
+            raise RecipeError(
+                f"got low={self.low} and high={self.high} with composite={self.composite!r}; only "
+                "composite='epsilon_gamma_box' has the box rule"
+            )
         if self.preset and self.composite != "epsilon_plus":
             raise RecipeError(f"got preset={self.preset!r} with composite={self.composite!r}; leave out one of them")
 
@@ -129,6 +143,17 @@ class Lrp(MultiTarget):
             )
         return Rules(joint=self.preset is None)
 
+    def _pixel_bounds(self, model: Adapter, images: Tensor) -> Box:
+        """Return the bounds of the box rule: as given, else the normalised values of black and of white."""
+        black = torch.zeros_like(images[:1, :, :1, :1])
+        low = _bound(self.low, model.normalise(black), "low")
+        high = _bound(self.high, model.normalise(black + 1), "high")
+        if not (low < high).all():
+            raise RecipeError(
+                f"got low={low.flatten().tolist()} and high={high.flatten().tolist()}; the box rule needs low < high"
+            )
+        return low, high
+
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
@@ -141,7 +166,7 @@ class Lrp(MultiTarget):
         with ExitStack() as stack:
             seen = {site: pixels} if self.layer is None else stack.enter_context(model.capture(site, gradient=True))
             stack.enter_context(torch.enable_grad())
-            rules = stack.enter_context(Relevance(self._rules, _pixel_bounds(model, images), images))
+            rules = stack.enter_context(Relevance(self._rules, self._pixel_bounds(model, images), images))
             logits = model(pixels)
         if not rules.count:
             raise UnsupportedModel(f"lrp saw no convolution and no linear layer run in {model.name}; use ig or ixg")
@@ -175,7 +200,9 @@ def _initial_relevance(logits: Tensor, target: Target) -> Tensor:
     return leaf.detach() * gradient
 
 
-def _pixel_bounds(model: Adapter, images: Tensor) -> Box:
-    """Return the normalised values of black and of white, the bounds of the box rule."""
-    black = torch.zeros_like(images[:1, :, :1, :1])
-    return model.normalise(black), model.normalise(black + 1)
+def _bound(given: Bound, default: Tensor, name: str) -> Tensor:
+    """Return a bound of pixels, (1, channel, 1, 1): as given, for all channels or each, or the default."""
+    values = torch.as_tensor(default if given is None else given, dtype=default.dtype, device=default.device)
+    if values.numel() not in (1, default.shape[1]) or not torch.isfinite(values).all():
+        raise RecipeError(f"got {name}={given}; give one finite number, or one for each of {default.shape[1]} channels")
+    return values.reshape(1, -1, 1, 1).expand_as(default)

@@ -21,7 +21,7 @@ from sightline.errors import SiteError, UnsupportedModel
 from sightline.methods.relevance.attention import run_for_relevance
 from sightline.methods.relevance.vit_rules import Rules
 from sightline.models.capture import Site, capture
-from sightline.models.precision import full_precision
+from sightline.models.passes import full_precision
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
@@ -91,9 +91,10 @@ def _makes_patches(module: nn.Module, patch: tuple[int, int]) -> bool:
 
 
 def _unsupported(model: VisionTransformer) -> UnsupportedModel:
+    others = "ixg or gae" if "language" in model.offers else "t_attr or partial_lrp, which end at the attention, or ixg"
     return UnsupportedModel(
         f"the tokens of {model.name} are more than one convolution of the pixels plus positions, and relevance has no "
-        "rule for what they are; use t_attr or partial_lrp, which end at the attention, or ixg"
+        f"rule for what they are; use {others}"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,13 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sightline.errors import RecipeError
 from sightline.methods.attention.attention import transformer
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.patching.caap import usual_grid
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
+from sightline.models.passes import in_batches
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.curve import read_scores
 from sightline.registry import METHODS
@@ -51,7 +49,8 @@ class AttentionManipulation(MultiTarget):
         factor: the factor on the attention scores of a suppressed patch.
         kappa: the cosine similarity from which on other patches are suppressed too; None suppresses each patch alone.
         variant: whose attention to the patch is suppressed: "patches", or "all" for the class token's too, as in the
-            authors' code for language models.
+            authors' code for language models. Of a vision-language model the patches are the image tokens, and the
+            class token stands for those of the text at which the answer is said.
         score: the score of the class: log_probability (the paper's cross-entropy), probability or logit.
     """
 
@@ -59,14 +58,6 @@ class AttentionManipulation(MultiTarget):
     kappa: float | None = 0.6
     variant: Rows = "patches"
     score: Score = "log_probability"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.factor < math.inf:
-            raise RecipeError(f"got factor={self.factor}; a number from 0 on is needed, below 1 to suppress")
-        if self.kappa is not None and not 0 <= self.kappa <= 1:
-            raise RecipeError(
-                f"got kappa={self.kappa}; a cosine between 0 and 1 is needed, or None to suppress patches alone"
-            )
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
@@ -120,7 +111,9 @@ def suppressed_scores(
         columns = factors.flatten(0, 1)[part, None, None, :]
 
         def suppress(scores: Tensor) -> Tensor:
-            changed = (scores - scores.amin(dim=-1, keepdim=True)) * columns
+            hidden = scores < torch.finfo(scores.dtype).min / 2  # behind a causal mask
+            lowest = scores.masked_fill(hidden, torch.inf).amin(dim=-1, keepdim=True)
+            changed = torch.where(hidden, scores, (scores - lowest) * columns)
             changed[:, :, list(unchanged)] = scores[:, :, list(unchanged)]
             return changed
 

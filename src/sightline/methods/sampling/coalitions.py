@@ -17,8 +17,7 @@ from torch import Tensor
 from sightline.errors import RecipeError
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
-from sightline.models.precision import full_precision
+from sightline.models.passes import full_precision, in_batches
 from sightline.perturb.curve import read_scores
 from sightline.perturb.fill import make_fill
 from sightline.perturb.mirror import box_blur
@@ -67,13 +66,16 @@ class SegmentMethod(MultiTarget):
 def segment_attributions(
     images: Tensor, pieces: Sequence[Segments], values: Sequence[Tensor], cells: Size | None = None
 ) -> list[Attribution]:
-    """Return each target's map of the segments' values, (target, segment) per image, on cells or on pixels."""
+    """Return each target's map of the segments' values, (target, segment) per image, on cells or on pixels.
+
+    A segment has one value, so cells are enlarged as they are.
+    """
     grid = pixel_grid(images) if cells is None else TokenGrid(*cells, image=pixel_grid(images).image)
     maps = [
         own[:, piece.labels] if cells is None else own.unflatten(1, cells)
         for own, piece in zip(values, pieces, strict=True)
     ]
-    return [Attribution(of_target[None], grid) for of_target in torch.stack(maps, dim=1)]
+    return [Attribution(of_target[None], grid, enlarge="nearest") for of_target in torch.stack(maps, dim=1)]
 
 
 def coalition_scores(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from sightline.errors import RecipeError
+from sightline.catalogue.ranges import Range
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.sampling.coalitions import FillOption, check_fill, coalition_scores, fill_images
 from sightline.methods.scored import Score, scored
@@ -60,8 +60,8 @@ class Dependence(MultiTarget):
             for the target itself.
     """
 
-    samples: int = 500
-    cells: int = 8
+    samples: Annotated[int, Range(2, 5000)] = 500  # the kernel is a matrix of all their pairs
+    cells: Annotated[int, Range(1, MOST_CELLS)] = 8
     variant: Variant = "sobol"
     seed: int = 0
     width: Width = "median"
@@ -70,10 +70,6 @@ class Dependence(MultiTarget):
 
     def __post_init__(self) -> None:
         check_fill(self.blank, segments=False)
-        if self.samples < 2 or not 1 <= self.cells <= MOST_CELLS:
-            raise RecipeError(
-                f"got samples={self.samples} and cells={self.cells}; give 2 samples or more and 1 to {MOST_CELLS} cells"
-            )
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

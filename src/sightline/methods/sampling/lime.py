@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -25,7 +24,7 @@ from sightline.models.adapter import Adapter
 from sightline.perturb.segments import Segments
 from sightline.perturb.superpixels import Option, as_option
 from sightline.registry import METHODS
-from sightline.seeds import generators
+from sightline.seeds import generators, uniform
 from sightline.types import Passes, Target
 
 Variant = Literal["image", "package"]
@@ -36,7 +35,7 @@ Variant = Literal["image", "package"]
     family="sampling",
     cite="ribeiro2016",
     cost="1 forward per sample",
-    parity="lime 0.2 on a CNN and on a photograph with its segments and seed, coefficients to 1e-9",
+    parity="lime LimeImageExplainer on a CNN and on a photograph with its segments and seed, coefficients to 1e-9",
 )
 @dataclass(frozen=True, slots=True)
 class Lime(SegmentMethod):
@@ -82,8 +81,6 @@ class Lime(SegmentMethod):
             check_numpy_seed(self.seed, self.variant)
         if self.samples < 2:
             raise RecipeError(f"got samples={self.samples}; a line takes 2 or more")
-        if not self.width > 0 or not 0 <= self.alpha < math.inf:
-            raise RecipeError(f"got width={self.width} and alpha={self.alpha}; give width > 0 and a finite alpha ≥ 0")
 
     def values(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], pieces: Sequence[Segments]
@@ -108,7 +105,7 @@ class Lime(SegmentMethod):
 
 def random_coalitions(samples: int, segments: int, generator: torch.Generator) -> Tensor:
     """Draw which segments are kept, each with probability one half, (sample, segment); all in the first sample."""
-    coalitions = torch.rand(samples, segments, generator=generator) < 0.5
+    coalitions = uniform((samples, segments), generator) < 0.5
     coalitions[0] = True
     return coalitions
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sightline.catalogue.ranges import Range
 from sightline.errors import RecipeError
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.sampling.coalitions import (
@@ -21,12 +22,11 @@ from sightline.methods.sampling.coalitions import (
 )
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
-from sightline.models.precision import full_dtype
+from sightline.models.passes import full_dtype, in_batches
 from sightline.perturb.curve import read_scores
 from sightline.perturb.mirror import stretch
 from sightline.registry import METHODS
-from sightline.seeds import generators
+from sightline.seeds import generators, uniform
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
 Variant = Literal["image", "authors"]
@@ -64,7 +64,7 @@ class Rise(MultiTarget):
     """
 
     samples: int = 4000
-    cells: int = 7
+    cells: Annotated[int, Range(1, 1_000_000)] = 7
     ratio: float = 0.5
     seed: int = 0
     blank: FillOption = "mean"
@@ -75,8 +75,6 @@ class Rise(MultiTarget):
         check_fill(self.blank, segments=False)
         if self.variant == "authors":
             check_numpy_seed(self.seed, self.variant)
-        if self.samples < 1 or self.cells < 1:
-            raise RecipeError(f"got samples={self.samples} and cells={self.cells}; both are 1 or more")
         if not 0 < self.ratio <= 1:
             raise RecipeError(f"got ratio={self.ratio}; a probability above 0 and up to 1 is needed")
 
@@ -102,7 +100,7 @@ class Rise(MultiTarget):
             sides = [-(-side // count) for side, count in zip(size, cells, strict=True)]
             offsets = [[random.randint(side) for side in sides] for _ in range(self.samples)]
             return torch.from_numpy(drawn), torch.tensor(offsets)
-        grids = torch.rand(self.samples, *cells, generator=generator) < self.ratio
+        grids = uniform((self.samples, *cells), generator) < self.ratio
         shifts = [
             torch.randint(-(-side // count), (self.samples,), generator=generator)
             for side, count in zip(size, cells, strict=True)

@@ -15,8 +15,7 @@ from sightline.methods.kept_tokens import attributions, score_masks
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
-from sightline.models.precision import full_precision
+from sightline.models.passes import full_precision, in_batches
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.seeds import generators
@@ -63,8 +62,6 @@ class InputSampling(MultiTarget):
     score: Score = "probability"
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or self.steps < 1:
-            raise RecipeError(f"got samples={self.samples} and steps={self.steps}; both are 1 or more")
         if not 0 < self.ratio <= 1:
             raise RecipeError(f"got ratio={self.ratio}; a share of the patches above 0 and up to 1 is needed")
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from scipy.cluster.hierarchy import fcluster, linkage
@@ -12,13 +12,13 @@ from scipy.spatial.distance import squareform
 from torch import Tensor
 from torch.nn import functional as F
 
+from sightline.catalogue.ranges import Range
 from sightline.errors import RecipeError
 from sightline.methods.attention.attention import transformer
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
-from sightline.models.precision import full_precision
+from sightline.models.passes import full_precision, in_batches
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.curve import read_scores
 from sightline.registry import METHODS
@@ -57,16 +57,10 @@ class CausalExplanation(MultiTarget):
     """
 
     layer: int | None = None
-    tau: float = 0.1
+    tau: Annotated[float, Range(0, 2)] = 0.1
     noise: float = 0.1
     seed: int = 0
     score: Score = "probability"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.tau <= 2:
-            raise RecipeError(f"got tau={self.tau}; a cosine distance lies between 0 and 2")
-        if not 0 <= self.noise < math.inf:
-            raise RecipeError(f"got noise={self.noise}; a standard deviation is a number from 0 on")
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False

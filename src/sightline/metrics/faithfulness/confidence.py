@@ -1,4 +1,4 @@
-"""Average drop and increase in confidence: the model's confidence on the image multiplied by its map."""
+"""Average drop, increase in confidence and average gain: the model's confidence on the image multiplied by its map."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from sightline.errors import RecipeError
 from sightline.metrics.case import Case, Measurement, flags_where, join_flags
 from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.metrics.scaling import min_max
@@ -122,3 +123,37 @@ class IncreaseInConfidence(_Masked):
     def __call__(self, case: Case, /) -> Measurement:
         before, after = self.scores(case)
         return Measurement((after > before).double(), flags=case.flags)
+
+
+@METRICS.register(
+    "average_gain",
+    family="faithfulness",
+    cite="zhang2024opti",
+    cost="2 forward",
+    direction="higher",
+    parity="closed form",
+)
+@dataclass(frozen=True, slots=True)
+class AverageGain(_Masked):
+    r"""Relative gain of the class probability when the image is multiplied by its map.
+
+    .. math:: \frac{\max(0,\, O - Y)}{1 - Y}, \qquad Y = p(x), \quad
+        O = p\bigl(b + m \odot (x - b)\bigr), \quad m = \frac{a - \min a}{\max a - \min a}
+
+    where b is a black image: the counterpart of `average_drop`, which counts by how much the probability rises where
+    `increase_in_confidence` counts how often :cite:p:`zhang2024opti`. The mean over images, times 100, is the AG of the
+    tables. It costs two forward passes, shared with the other two.
+
+    Edge cases: where the probability is one, or what is followed is none, there is nothing to gain: NaN, "no room to
+    gain"; a constant map shows nothing, and is flagged.
+    """
+
+    def __post_init__(self) -> None:
+        if self.score != "probability":
+            raise RecipeError(f"got score={self.score!r}; a gain is a share of what a probability lacks to one")
+
+    def __call__(self, case: Case, /) -> Measurement:
+        before, after = self.scores(case)
+        full = (before < 0) | (before >= 1)
+        gain = ((after - before).clamp(min=0) / (1 - before)).masked_fill(full, float("nan"))
+        return Measurement(gain, flags=join_flags(case.flags, flags_where(full, "no room to gain")))

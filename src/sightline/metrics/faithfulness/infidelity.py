@@ -13,7 +13,7 @@ from torch import Tensor
 from sightline.errors import RecipeError
 from sightline.metrics.case import Case, Measurement
 from sightline.models.adapter import Adapter
-from sightline.perturb.fill import FillName, make_fill
+from sightline.perturb.fill import FillOption, fill_where, removing_fill
 from sightline.registry import METRICS
 from sightline.seeds import generators
 from sightline.types import Passes
@@ -61,20 +61,18 @@ class Infidelity:
     samples: int = 64
     perturbation: Perturbation = "squares"
     window: int | None = None
-    fill: FillName = "zero"
+    fill: FillOption = "zero"
     sigma: float = 0.2
     normalise: bool = True
     seed: int = 0
     range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
 
     def __post_init__(self) -> None:
-        make_fill(self.fill)
+        removing_fill(self.fill)
         if self.perturbation not in get_args(Perturbation):
             raise RecipeError(f"got perturbation={self.perturbation!r}; choose squares or noise")
-        if self.samples < 1 or not 0 < self.sigma < float("inf") or (self.window is not None and self.window < 1):
-            raise RecipeError(
-                f"got samples={self.samples}, sigma={self.sigma}, window={self.window}; each must be above 0"
-            )
+        if self.window is not None and self.window < 1:
+            raise RecipeError(f"got window={self.window}; give 1 pixel or more")
 
     def __call__(self, case: Case, /) -> Measurement:
         clean = case.target(case.clean.double())
@@ -90,15 +88,18 @@ class Infidelity:
     def perturbed(self, model: Adapter, images: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield, per sample, I as (batch, height, width) in float64, and the perturbed images."""
         random = generators(self.seed, images)
-        blank = make_fill(self.fill)(model, images) if self.perturbation == "squares" else None
+        fill = removing_fill(self.fill)
+        blank = fill(model, images) if self.perturbation == "squares" else None
         for _ in range(self.samples):
             if blank is None:
-                noise = [torch.randn(images.shape[-2:], generator=generator) for generator in random]
+                noise = [
+                    torch.randn(images.shape[-2:], generator=generator, dtype=torch.float32) for generator in random
+                ]
                 weights = (torch.stack(noise) * self.sigma).to(images)
                 yield weights.double(), images - weights[:, None]
             else:
                 inside = torch.stack([self._square(images, generator) for generator in random]).to(images.device)
-                yield inside.double(), torch.where(inside[:, None], blank, images)
+                yield inside.double(), fill_where(fill, model, images, blank, inside)
 
     def _square(self, images: Tensor, generator: torch.Generator) -> Tensor:
         height, width = images.shape[-2:]

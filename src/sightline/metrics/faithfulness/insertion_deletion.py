@@ -5,55 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from sightline.metrics.case import Case, Measurement
+from sightline.metrics.case import Case, CurveArea, Measurement
 from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.models.adapter import Adapter
-from sightline.perturb.curve import STEP, Curve, Direction, Score
-from sightline.perturb.fill import FillName, make_fill
-from sightline.perturb.order import Tie
+from sightline.perturb.curve import STEP, Curve, Direction, Score, Tie
+from sightline.perturb.fill import FillOption, removing_fill
 from sightline.registry import METRICS
 from sightline.types import Passes
 
 PARITY = "eclique/RISE: curves and areas to 1e-4 on a real ViT and a photograph"
 
 
-@dataclass(frozen=True, slots=True)
-class _CurveArea(PerturbationOptions):
-    """Base of insertion and deletion: the area under one response curve."""
-
-    step: int = STEP
-    fill: FillName = "zero"
-    radius: int = 5
-    sigma: float = 5.0
-    score: Score = "probability"
-    tie: Tie = "index"
-    seed: int = 0
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-    direction: ClassVar[Direction]
-
-    def __post_init__(self) -> None:
-        _ = self.curve  # refuses wrong options now, not when the first image arrives
-
-    @property
-    def curve(self) -> Curve:
-        fill = make_fill(self.fill, self.radius, self.sigma)
-        return Curve(self.direction, fill, self.step, self.score, self.tie, self.seed)
-
-    def __call__(self, case: Case, /) -> Measurement:
-        return _area(case, case.curve(self.curve))
-
-    def cost(self, model: Adapter, /) -> Passes:
-        return Passes(forward=self.curve.passes(model))
-
-
 @METRICS.register(
     "insertion", family="faithfulness", cite="petsiuk2018", cost="225 forward", direction="higher", parity=PARITY
 )
 @dataclass(frozen=True, slots=True)
-class Insertion(_CurveArea):
+class Insertion(CurveArea):
     r"""Area under the class probability as the most important pixels enter a blurred image.
 
     .. math:: \frac{1}{n} \sum_{k=1}^{n} \frac{p_{k-1} + p_k}{2}, \qquad n = \lceil HW / \mathrm{step} \rceil
@@ -74,10 +41,11 @@ class Insertion(_CurveArea):
     area is near zero for every map.
 
     Attributes:
-        fill: the image that the curve starts from: blur, zero (after normalisation), black, white, mean.
+        fill: the image that the curve starts from: blur, zero (after normalisation), black, white, mean; from Python
+            also an in-painter, a function of pictures in 0..1 and of the missing pixels that gives whole pictures.
     """
 
-    fill: FillName = "blur"
+    fill: FillOption = "blur"
     direction: ClassVar[Direction] = "insert"
 
 
@@ -85,7 +53,7 @@ class Insertion(_CurveArea):
     "deletion", family="faithfulness", cite="petsiuk2018", cost="225 forward", direction="lower", parity=PARITY
 )
 @dataclass(frozen=True, slots=True)
-class Deletion(_CurveArea):
+class Deletion(CurveArea):
     r"""Area under the class probability as the most important pixels are removed from the image.
 
     .. math:: \frac{1}{n} \sum_{k=1}^{n} \frac{p_{k-1} + p_k}{2}, \qquad n = \lceil HW / \mathrm{step} \rceil
@@ -101,7 +69,8 @@ class Deletion(_CurveArea):
     Edge cases: those of `insertion`; a constant map is flagged.
 
     Attributes:
-        fill: what removed pixels become: zero (after normalisation), blur, black, white, mean.
+        fill: what removed pixels become: zero (after normalisation), blur, black, white, mean; from Python also an
+            in-painter, a function of pictures in 0..1 and of the missing pixels that gives whole pictures.
     """
 
     direction: ClassVar[Direction] = "delete"
@@ -134,7 +103,7 @@ class InsDel(PerturbationOptions):
     """
 
     step: int = STEP
-    fill: tuple[FillName, FillName] = ("blur", "zero")
+    fill: tuple[FillOption, FillOption] = ("blur", "zero")
     radius: int = 5
     sigma: float = 5.0
     score: Score = "probability"
@@ -149,29 +118,16 @@ class InsDel(PerturbationOptions):
     def curves(self) -> tuple[Curve, Curve]:
         blur = (self.radius, self.sigma)
         if "blur" not in self.fill:
-            make_fill(self.fill[0], *blur)  # refuses options that neither fill would use
-        start, end = (make_fill(name, *blur) if name == "blur" else make_fill(name) for name in self.fill)
+            removing_fill(self.fill[0], *blur)  # refuses options that neither fill would use
+        start, end = (removing_fill(name, *blur) if name == "blur" else removing_fill(name) for name in self.fill)
         rest = (self.step, self.score, self.tie, self.seed)
         return Curve("insert", start, *rest), Curve("delete", end, *rest)
 
     def __call__(self, case: Case, /) -> Measurement:
         inserted, deleted = map(case.curve, self.curves)
-        return _area(case, inserted - deleted)
+        return case.measure_area(inserted - deleted)
 
     def cost(self, model: Adapter, /) -> Passes:
         insert, delete = self.curves
         shared = 2 if insert.fill == delete.fill else 1  # the image, and the filled image where it is the same
         return Passes(forward=insert.passes(model) + delete.passes(model) - shared)
-
-
-def area(curve: Tensor) -> Tensor:
-    """Return the mean height of curves with evenly spaced points, (..., points) -> (...), by the trapezoid rule.
-
-    >>> area(torch.tensor([1.0, 0.5, 0.0]))
-    tensor(0.5000, dtype=torch.float64)
-    """
-    return torch.trapezoid(curve.double(), dim=-1) / (curve.shape[-1] - 1)
-
-
-def _area(case: Case, curve: Tensor) -> Measurement:
-    return Measurement(area(curve), curve, case.flags)

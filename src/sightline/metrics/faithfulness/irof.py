@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,14 +14,13 @@ from sightline.extras import require
 from sightline.metrics.case import Case, Measurement, flags_where, join_flags
 from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.models.adapter import Adapter
-from sightline.perturb.curve import Score
-from sightline.perturb.fill import FillName, make_fill
+from sightline.perturb.curve import Score, ranks
+from sightline.perturb.fill import FillName, InPainter, fill_where, removing_fill
 from sightline.perturb.segments import Segments, grid_segments
 from sightline.registry import METRICS
 from sightline.types import Passes, Target
 
-SegmentFill = FillName | Literal["running_mean"]
-FILLS = (*get_args(FillName), "running_mean")
+SegmentFill = FillName | Literal["running_mean"] | InPainter
 
 
 @METRICS.register(
@@ -86,13 +85,18 @@ class Irof(PerturbationOptions):
         """Return the score after each superpixel of an image is removed, shape (superpixels,)."""
         image, segments = case.images[row], self._segments(case, row)
         order = segments.means(case.maps[row].double()).sort(descending=True, stable=True).indices
-        filled = None if self.fill == "running_mean" else make_fill(self.fill)(case.model, image[None])[0]
-        steps = []
-        for segment in order:
-            image = torch.where(segments.labels == segment, image.mean() if filled is None else filled, image)
-            steps.append(image)
-        logits = case.model.predict(torch.stack(steps))
-        return case.read(target.take([0] * len(steps)), logits).double()
+        steps = self._steps(case.model, image, segments, order)
+        return case.read(target.take([0] * len(steps)), case.model.predict(steps)).double()
+
+    def _steps(self, model: Adapter, image: Tensor, segments: Segments, order: Tensor) -> Tensor:
+        """Return the image after each superpixel is removed, (superpixels, 3, height, width)."""
+        if self.fill == "running_mean":
+            return _running_means(image, segments, order)
+        fill = removing_fill(self.fill)
+        counts = torch.arange(1, 1 + len(order), device=order.device)
+        removed = segments.paint(ranks(order[None])[0]) < counts[:, None, None]
+        whole, filled = (each.expand(len(order), -1, -1, -1) for each in (image[None], fill(model, image[None])))
+        return fill_where(fill, model, whole, filled, removed)
 
     def _segments(self, case: Case, row: int) -> Segments:
         key = ("segments", self.segments, row)
@@ -111,6 +115,15 @@ def superpixels(raw: Tensor, count: int) -> Segments:
     rgb = raw.movedim(0, -1).detach().cpu().double().numpy()
     labels = torch.from_numpy(slic(rgb, n_segments=count, start_label=0)).long()
     return Segments(labels.unique(return_inverse=True)[1].to(raw.device))  # without gaps in the numbering
+
+
+def _running_means(image: Tensor, segments: Segments, order: Tensor) -> Tensor:
+    """Fill superpixels one after the other with the mean of all channels of what is left by then."""
+    steps = []
+    for segment in order:
+        image = torch.where(segments.labels == segment, image.mean(), image)
+        steps.append(image)
+    return torch.stack(steps)
 
 
 def _padded(curves: list[Tensor]) -> Tensor:

@@ -25,8 +25,7 @@ from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.metrics.similarity import spearman
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer
-from sightline.perturb.curve import STEP, Direction
-from sightline.perturb.order import Importance, Tie, importance_order, ranks
+from sightline.perturb.curve import STEP, Direction, Importance, Tie, importance_order, ranks
 from sightline.perturb.segments import Segments, grid_segments
 from sightline.registry import METRICS
 from sightline.types import Passes
@@ -98,7 +97,7 @@ class Monotonicity(PerturbationOptions):
     def __call__(self, case: Case, /) -> Measurement:
         curve, filled = self.curve(case), self._filled(case)
         values = _never_falls(curve) if self.variant == "aix360" else self._correlation(curve)
-        flags = curve_flags(case, filled)
+        flags = curve_flags(case, filled.visible)
         if self.variant == "spearman":
             flags = join_flags(flags, flags_where(values.isnan(), "constant response"))
         return Measurement(values.masked_fill(filled.visible, float("nan")), curve, flags)

@@ -12,10 +12,10 @@ from sightline.errors import RecipeError
 from sightline.metrics.case import Case, Measurement
 from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.models.adapter import Adapter
-from sightline.perturb.curve import Logits, Score, responses
-from sightline.perturb.fill import FillName, make_fill
-from sightline.perturb.order import Importance, Tie, ranks
+from sightline.perturb.curve import Importance, Score, Tie, painted_responses, ranks, responses
+from sightline.perturb.fill import FillOption, InPaint, removing_fill
 from sightline.registry import METRICS
+from sightline.targets import Logits
 from sightline.types import Passes
 
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -38,7 +38,7 @@ class _Masked(PerturbationOptions):
     fractions: tuple[float, ...] = TENTHS
     include_zero: bool = False
     area: Area = "raw"
-    fill: FillName = "black"
+    fill: FillOption = "black"
     tie: Tie = "index"
     seed: int = 0
     score: ClassVar[Score] = "accuracy"
@@ -73,8 +73,10 @@ class _Masked(PerturbationOptions):
     def _masked(self, case: Case) -> Tensor:
         order = case.order(self.tie, self.seed, self.by)
         counts = [int(order.shape[1] * fraction) for fraction in self.fractions]
-        filled = make_fill(self.fill)(case.model, case.images)
-        return responses(case.model, case.images, filled, Logits(), ranks(order), counts)
+        fill = removing_fill(self.fill)
+        if isinstance(fill, InPaint):
+            return painted_responses(case.model, case.images, fill, Logits(), "delete", ranks(order), counts)
+        return responses(case.model, case.images, fill(case.model, case.images), Logits(), ranks(order), counts)
 
     def cost(self, model: Adapter, /) -> Passes:
         return Passes(forward=len(self.shares))

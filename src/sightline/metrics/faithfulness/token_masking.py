@@ -13,18 +13,17 @@ import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError
-from sightline.metrics.case import Case, Measurement, flags_where, join_flags
-from sightline.metrics.faithfulness.insertion_deletion import area
+from sightline.metrics.case import Case, Measurement, area, flags_where, join_flags
 from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
+from sightline.models.passes import in_batches
 from sightline.models.vit.adapter import VisionTransformer
-from sightline.perturb.curve import Direction, Logits, responses
+from sightline.perturb.curve import Direction, Tie, importance_order, ranks, responses
 from sightline.perturb.fill import FillName, make_fill
-from sightline.perturb.order import Tie, importance_order, ranks
 from sightline.perturb.patch_values import patch_values
 from sightline.perturb.tokens import run_on_tokens
 from sightline.registry import METRICS
+from sightline.targets import Logits
 from sightline.types import Passes, Target
 
 Drop = Literal["probability", "log_probability"]

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sightline.errors import InputError, RecipeError
-from sightline.metrics.case import Case, Measurement, join_flags
-from sightline.metrics.faithfulness.insertion_deletion import area
+from sightline.metrics.case import Case, Measurement, area, join_flags
 from sightline.models.adapter import Adapter
 from sightline.perturb.curve import Score
 from sightline.perturb.interpolate import (

@@ -18,7 +18,7 @@ PARITY = "scikit-learn's average_precision_score to 1e-9"
     cost="0 forward",
     direction="higher",
     needs=("masks",),
-    parity=PARITY,
+    parity=f"{PARITY}; torchmetrics binary_average_precision, 1e-6",
 )
 @dataclass(frozen=True, slots=True)
 class Aupr1(WithoutPasses):

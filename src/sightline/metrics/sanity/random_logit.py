@@ -9,9 +9,8 @@ import torch
 
 from sightline.catalogue.options import HasOptions
 from sightline.errors import InputError
-from sightline.metrics.case import Case, Measurement, flags_where
+from sightline.metrics.case import Case, Measurement, constant, flags_where
 from sightline.metrics.re_explain import re_explained_maps
-from sightline.metrics.scaling import constant
 from sightline.metrics.similarity import SIMILARITIES, Similarity
 from sightline.models.adapter import Adapter
 from sightline.registry import METRICS

@@ -6,21 +6,22 @@ Four similarities of the same maps: they are computed once per case and shared b
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from sightline.metrics.case import Case, Measurement, WithoutPasses, flags_where, join_flags
+from sightline.metrics.case import Case, Measurement, WithoutPasses, constant, flags_where, join_flags
 from sightline.metrics.re_explain import re_explained_maps
-from sightline.metrics.scaling import constant
 from sightline.metrics.similarity import SIMILARITIES
+from sightline.models.held_classes import hold_classes
 from sightline.models.randomise import Cascade, Order, Statistics, check_cascade, check_stages, counts
 from sightline.registry import METRICS
 
 COST = "5 attributions, on randomised copies of the model"
 QUANTUS = "Quantus 0.6 MPRT: weights exactly, maps and scores to 1e-5"
 Stages = int | tuple[float, ...] | None
+Rivals = Literal["original", "randomised"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class _Randomisation(WithoutPasses):
             does it: reverse order of declaration, the generator set to seed + 1 before each layer, statistics reset
             (its own seed is 42, and it compares absolute values at every layer).
         statistics: keep or reset the running statistics of batch norms.
+        classes: ``original`` lets the classes compete in `var` that the trained model chose; ``randomised`` chooses
+            them anew by each randomised model, so that the map changes for that alone.
     """
 
     stages: Stages = 5
@@ -42,6 +45,7 @@ class _Randomisation(WithoutPasses):
     seed: int = 0
     variant: Order = "execution"
     statistics: Statistics = "keep"
+    classes: Rivals = "original"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     similarity: ClassVar[str] = ""
 
@@ -50,7 +54,7 @@ class _Randomisation(WithoutPasses):
         check_cascade(self.variant, self.statistics)
 
     def __call__(self, case: Case, /) -> Measurement:
-        stages = random_maps(case, self.stages, self.seed, self.variant, self.statistics)
+        stages = random_maps(case, self.stages, self.seed, self.variant, self.statistics, self.classes)
         original = case.maps.abs() if self.absolute else case.maps
         curve, flags = [torch.ones(len(original), dtype=torch.float64)], [case.flags]
         for maps in stages:
@@ -174,7 +178,12 @@ class RandomisationSsim(_Randomisation):
 
 
 def random_maps(
-    case: Case, stages: Stages = 5, seed: int = 0, variant: Order = "execution", statistics: Statistics = "keep"
+    case: Case,
+    stages: Stages = 5,
+    seed: int = 0,
+    variant: Order = "execution",
+    statistics: Statistics = "keep",
+    classes: Rivals = "original",
 ) -> list[Tensor]:
     """Return the method's maps on ever more random copies of the model, one (batch, height, width) per stage.
 
@@ -183,10 +192,16 @@ def random_maps(
 
     def make() -> list[Tensor]:
         cascade = Cascade(case.model, case.images, seed=seed, order=variant, statistics=statistics)
-        every = (re_explained_maps(case, model=cascade.upto(count)) for count in counts(stages, len(cascade)))
+        method, target = case.explained_by(), case.target
+        if classes == "original":
+            method, target = hold_classes(method, case.model, case.images, target)
+        every = (
+            re_explained_maps(case, model=cascade.upto(count), method=method, target=target)
+            for count in counts(stages, len(cascade))
+        )
         return [torch.where(_finite(maps), maps, torch.zeros_like(maps)) for maps in every]
 
-    return case.once(("random maps", stages, seed, variant, statistics), make)
+    return case.once(("random maps", stages, seed, variant, statistics, classes), make)
 
 
 def _finite(maps: Tensor) -> Tensor:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from sightline.models.backward.custom import named, run, split_input
-from sightline.models.backward.deeplift_rules import Call, Paired, bilinear, elementwise, with_backward_of
+from sightline.models.backward.deeplift_rules import Call, Paired, elementwise, normalised, square, with_backward_of
 
 
 def scaled(x: Paired, axes: tuple[int, ...], invert: Callable[[Tensor], Tensor]) -> Tensor:
     """Multiply vectors by what `invert` makes of their mean square; for its backward, the call has the value."""
-    size = elementwise(x, torch.square).apply(lambda s: s.mean(dim=axes, keepdim=True))
-    return bilinear(torch.mul, x, elementwise(size, invert)).image
+    size = square(x).apply(lambda s: s.mean(dim=axes, keepdim=True))
+    return normalised(x, elementwise(size, invert)).image
 
 
 def centred(x: Paired, axes: tuple[int, ...]) -> Paired:
@@ -69,7 +69,7 @@ def length(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:
     given = named(("input", "p", "dim", "keepdim"), *call)
     if given.get("ord", given.get("p", 2)) not in (2, "fro", None) or given.get("dim") is None:
         return func(*call[0], **call[1])  # type: ignore[no-any-return]
-    squares = elementwise(_paired(call, baseline), torch.square)
+    squares = square(_paired(call, baseline))
     sums = squares.apply(lambda s: s.sum(dim=given["dim"], keepdim=given.get("keepdim", False)))
     return with_backward_of(run(func, *call), elementwise(sums, torch.sqrt).image)
 
@@ -93,8 +93,8 @@ def cosine(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:
 
 
 def _unit(x: Paired, dim: int, eps: float) -> Tensor:
-    sums = elementwise(x, torch.square).apply(lambda s: s.sum(dim=dim, keepdim=True))
-    return bilinear(torch.mul, x, elementwise(sums, lambda s: 1 / s.sqrt().clamp(min=eps))).image
+    sums = square(x).apply(lambda s: s.sum(dim=dim, keepdim=True))
+    return normalised(x, elementwise(sums, lambda s: 1 / s.sqrt().clamp(min=eps))).image
 
 
 def _paired(call: Call, baseline: Call) -> Paired:

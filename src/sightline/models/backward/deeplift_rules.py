@@ -51,6 +51,18 @@ def elementwise(x: Paired, function: Callable[[Tensor], Tensor]) -> Paired:
     return Paired(_multiplied(value, x.image, slope), low)
 
 
+def square(x: Paired) -> Paired:
+    r"""Square; the slope is :math:`x + x'`, in which nothing cancels."""
+    inside = x.image.detach()
+    return Paired(_multiplied(inside.square(), x.image, inside + x.baseline), x.baseline.square())
+
+
+def reciprocal(x: Paired) -> Paired:
+    r"""Divide one by the values; the slope is :math:`-1 / (x x')`."""
+    value, low = x.image.detach().reciprocal(), x.baseline.reciprocal()
+    return Paired(_multiplied(value, x.image, -value * low), low)
+
+
 def _multiplied(value: Tensor, x: Tensor, multiplier: Tensor) -> Tensor:
     """Return a value whose backward multiplies by a given multiplier."""
     return custom_backward(lambda: value, lambda gradient, saved: (gradient * saved,), x, saved=(multiplier,))
@@ -88,6 +100,21 @@ def bilinear(function: Callable[[Tensor, Tensor], Tensor], a: Paired, b: Paired)
     surrogate = function(a.image, b.middle()) + function(a.middle(), b.image)
     value = function(a.image.detach(), b.image.detach())
     return Paired(with_backward_of(value, surrogate), function(a.baseline, b.baseline))
+
+
+def normalised(a: Paired, b: Paired) -> Paired:
+    r"""Multiply values by the inverse of their size, as a norm does; each difference meets the smaller of its factors.
+
+    .. math:: ab - a'b' = (a - a')\,b + a'\,(b - b') \quad\text{where } |b| \le |b'|
+
+    and the same with both inputs exchanged elsewhere. Where one input is nearly constant, its :math:`b'` is huge, and
+    with the middles of `bilinear` two huge contributions would cancel, in every norm of the network again.
+    """
+    inside = b.image.detach()
+    is_smaller = inside.abs() <= b.baseline.abs()
+    factor = torch.where(is_smaller, inside, b.baseline)
+    surrogate = a.image * factor + torch.where(is_smaller, a.baseline, a.image.detach()) * b.image
+    return Paired(with_backward_of(a.image.detach() * inside, surrogate), a.baseline * b.baseline)
 
 
 def log_sum_exp(x: Paired, dim: int) -> Paired:
@@ -140,11 +167,10 @@ def _half(x: Tensor, baseline: Tensor) -> Tensor:
 
 
 def quotient(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:
-    """A quotient: a product with the reciprocal."""
+    """A quotient: values times a reciprocal, as in a norm."""
     (a, b), (c, d) = (args if len(args) == 2 else (args[0], options["other"]) for args, options in (call, baseline))
-    below = elementwise(Paired(b, d), torch.reciprocal)
     above = Paired(*(x if isinstance(x, Tensor) else torch.as_tensor(x).to(b) for x in (a, c)))
-    return with_backward_of(run(func, *call), bilinear(torch.mul, above, below).image)
+    return with_backward_of(run(func, *call), normalised(above, reciprocal(Paired(b, d))).image)
 
 
 def einsum(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:

@@ -95,6 +95,7 @@ class Relevance(TorchFunctionMode):
         self.count = 0
         self.tally = Tally(images)
         self._layer_outputs: Any = WeakTensorKeyDictionary()
+        self._layer_nodes: dict[Any, _LayerOutput] = {}  # the same, by what made them in autograd's graph
         self._layer_inputs: Any = WeakTensorKeyDictionary()  # by version: whether a layer with a rule took it
         self._gates: Any = WeakTensorKeyDictionary()
         self._padded_inputs: Any = WeakTensorKeyDictionary()
@@ -119,6 +120,7 @@ class Relevance(TorchFunctionMode):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self._layer_nodes.clear()  # the graph refers to this mode, and would else never be freed without the collector
         if isinstance(error, _NoRule):
             raise UnsupportedModel(str(error)) from None
 
@@ -160,7 +162,15 @@ class Relevance(TorchFunctionMode):
         output = self._through(layer, x, lambda: layer.run(x.detach(), layer.weight, layer.bias))
         if not last or output.ndim == 2:  # channels on axis 1, where a batch norm expects them
             self._layer_outputs[output] = _LayerOutput(layer, x, output._version)
+            self._layer_nodes[output.grad_fn] = self._layer_outputs[output]
         return output
+
+    def _layer_before(self, x: Tensor) -> _LayerOutput | None:
+        """Return the affine layer that a tensor is the output of, also where a module's backward hook wraps it."""
+        node, found = x.grad_fn, self._layer_outputs.get(x)
+        if node is not None and type(node).__name__ == "BackwardHookFunctionBackward":
+            found = self._layer_nodes.get(node.next_functions[0][0])
+        return found if found is not None and found.version == x._version else None
 
     def _pad(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
         given = named(("input", "pad", "mode", "value"), args, kwargs)
@@ -186,12 +196,11 @@ class Relevance(TorchFunctionMode):
         scale = (given["running_var"] + given.get("eps", 1e-5)).rsqrt()
         scale = scale if given.get("weight") is None else scale * detached(given["weight"])
         shift = -mean * scale if given.get("bias") is None else detached(given["bias"]) - mean * scale
-        before = self._layer_outputs.get(x)
-        alone = before is None or before.version != x._version
-        if self.composite.captum or (alone and self.composite.norms):
+        before = self._layer_before(x)
+        if self.composite.captum or (before is None and self.composite.norms):
             return self._linear_map(func, args, kwargs, shift.reshape(-1, *[1] * (x.ndim - 2)))
         compute = partial(run, func, args, kwargs)
-        if alone:
+        if before is None:
             return custom_backward(compute, unchanged, x)
         return self._through(before.layer.merged(scale, shift), before.x, compute)
 

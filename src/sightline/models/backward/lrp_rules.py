@@ -117,7 +117,7 @@ class Tally:
 
 def stabilised(z: Tensor, stabiliser: float) -> Tensor:
     """Move a denominator away from zero, up where it is zero."""
-    return z + torch.where(z < 0, -stabiliser, stabiliser)
+    return z + torch.where(z < 0, -stabiliser, stabiliser).float()  # whatever torch's default type is
 
 
 def propagate_linear(

@@ -1,4 +1,4 @@
-"""Guided backpropagation: change how gradients pass through ReLUs, without touching the model.
+"""Guided backpropagation and deconvnet: change how gradients pass through ReLUs, without touching the model.
 
 The ReLUs of a forward pass are intercepted where they are called (`torch.overrides.TorchFunctionMode`), for that thread
 and only inside the ``with``: a module used several times, an in-place one and a plain function are all the same here.
@@ -24,13 +24,14 @@ class Guided(TorchFunctionMode):
 
     Attributes:
         capped: whether a ReLU with a maximum, such as ReLU6, is guided as well.
+        gated: whether gradients pass only where the input was positive; a deconvnet passes them everywhere.
         count: how many ReLUs ran, of either kind.
         guiding: read during the backward pass; set it to False and the same graph yields plain gradients.
     """
 
-    def __init__(self, *, capped: bool = True) -> None:
+    def __init__(self, *, capped: bool = True, gated: bool = True) -> None:
         super().__init__()
-        self.capped = capped
+        self.capped, self.gated = capped, gated
         self.count = 0
         self.guiding = True
 
@@ -87,4 +88,5 @@ class _GuidedReLU(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         (active,) = ctx.saved_tensors
         gradient = gradients[0].clamp(min=0) if ctx.mode.guiding else gradients[0]
-        return gradient * active, None, None, None
+        passed = gradient if ctx.mode.guiding and not ctx.mode.gated else gradient * active
+        return passed, None, None, None

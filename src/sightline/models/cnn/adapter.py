@@ -10,6 +10,7 @@ hierarchical.py); any other network with convolutions is a `GenericConvolutional
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from sightline.errors import InputError, SiteError
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site
-from sightline.models.cnn.steps import Plan
+from sightline.models.cnn.steps import Plan, Step
 from sightline.models.passes import spend
 from sightline.models.survey import (
     Size,
@@ -44,6 +45,12 @@ class Convolutional(Adapter):
     kind = "convolutional"
     offers = frozenset({"gradient", "layers", "cuts"})
     _size: Size  # of the images last seen
+
+    @property
+    def unread(self) -> frozenset[str]:  # type: ignore[override]
+        """Attention, where the network has some: no family of feature maps reads it."""
+        attends = any(re.search("attention|attn", type(module).__name__, re.IGNORECASE) for module in self.modules)
+        return frozenset({"attention"}) if attends else frozenset()
 
     def __init__(self, model: Any, *, default_size: Size | None = None, **facts: Any) -> None:
         super().__init__(model, **facts)
@@ -97,6 +104,11 @@ class Convolutional(Adapter):
     def cam_layer(self) -> str:
         """The default CAM layer: the last feature map before it is pooled."""
         return self.layers[-1]
+
+    @property
+    def cut_layer(self) -> str:
+        """The last CAM layer that the model can be cut at."""
+        return self.cam_layer
 
     def layer(self, layer: str | int | None = None) -> str:
         """Resolve the `layer` option: the name of a cut or of any module, an index into `layers`, None for the default.
@@ -189,23 +201,25 @@ class Convolutional(Adapter):
     def _survey(self, size: Size) -> Survey:
         """Survey the modules on a weightless copy or, where that fails, on the model; cached per model."""
         known = self._measurements()
-        if size not in known:
-            known[size] = self._measure(size, lambda model, image: survey_modules(model, image, self.logits))
-        survey: Survey = known[size]
+        key = (self.image_channels, *size)
+        if key not in known:
+            known[key] = self._measure(size, lambda model, image: survey_modules(model, image, self.logits))
+        survey: Survey = known[key]
         return survey
 
     def _measurements(self) -> dict[Any, Any]:
         return _surveys.setdefault(self.model, {})
 
     def _measure(self, size: Size, survey: Callable[[nn.Module, Tensor], Any]) -> Any:
+        shape = (1, self.image_channels, *size)
         try:
             with torch.inference_mode(False):
-                return survey(meta_copy(self.model), torch.zeros(1, 3, *size, dtype=self.dtype, device="meta"))
+                return survey(meta_copy(self.model), torch.zeros(shape, dtype=self.dtype, device="meta"))
         except Exception:  # a model may copy badly, or do what only tensors with contents can: then it runs itself
             pass
         try:
             with torch.inference_mode(False), self.evaluating():
-                return survey(self.model, torch.zeros(1, 3, *size, dtype=self.dtype, device=self.device))
+                return survey(self.model, torch.zeros(shape, dtype=self.dtype, device=self.device))
         except (RuntimeError, ValueError, AssertionError, IndexError) as error:
             reason = str(error).strip().split("\n", 1)[0]
             raise InputError(f"{self.name} cannot run on images of {size[0]}×{size[1]} pixels: {reason}") from error
@@ -277,6 +291,27 @@ class Stepwise(Convolutional):
             x = step.run(x)
         return x
 
+    def to_map(self, site: str, values: Tensor, images: Tensor) -> Tensor:
+        step = self._token_step(site)
+        if step is None or values.ndim != 3:
+            return super().to_map(site, values, images)
+        cells = values if step.order is None else values[:, step.order]
+        size = self.shape_at(site, (images.shape[-2], images.shape[-1]))[-2:]
+        laid: Tensor = cells.transpose(1, 2).unflatten(2, size)
+        return laid
+
+    def from_map(self, site: str, activation: Tensor) -> Tensor:
+        step = self._token_step(site)
+        if step is None:
+            return super().from_map(site, activation)
+        cells = activation.flatten(2).transpose(1, 2)
+        return cells if step.order is None else cells[:, step.order.argsort()]
+
+    def _token_step(self, site: str) -> Step | None:
+        """Return the step of a cut whose module leaves tokens, None for any other site."""
+        step = self.steps[self._position[site]] if site in self._position else None
+        return step if step is not None and step.tokens else None
+
     def activation_and_gradients(
         self, images: Tensor, site: str, targets: Sequence[Target]
     ) -> tuple[Tensor, list[Tensor]]:
@@ -335,7 +370,7 @@ class Stepwise(Convolutional):
 
     def _step_measurements(self, size: Size) -> tuple[StepMeasurement, ...]:
         known = self._measurements()
-        key = (self._plan, len(self.steps), size)
+        key = (self._plan, len(self.steps), self.image_channels, size)
         if key not in known:
             known[key] = self._measure(size, self._measure_steps)
         measurements: tuple[StepMeasurement, ...] = known[key]

@@ -1,7 +1,8 @@
 """Convolutional networks of torchvision and timm, step by step.
 
 ResNet (with Wide ResNet and ResNeXt), DenseNet, VGG, ConvNeXt, EfficientNet, MobileNetV2 and V3; the hierarchical
-transformers are in hierarchical.py. A model whose class overrides the forward that a plan describes is left to the
+transformers are in hierarchical.py, networks that keep a map as tokens in token_maps.py, those of Hugging Face
+transformers in transformers.py. A model whose class overrides the forward that a plan describes is left to the
 generic adapter.
 """
 
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sightline.errors import SiteError
-from sightline.models.cnn import hierarchical
+from sightline.models.cnn import hierarchical, token_maps, transformers
 from sightline.models.cnn.adapter import Stepwise
 from sightline.models.cnn.steps import Plan, Step, before_strides, each, head, same, step, writes
-from sightline.models.facts import ancestor, timm_facts, torchvision_facts
+from sightline.models.facts import IMAGENET, ancestor, torchvision_facts, transformers_facts
+from sightline.models.vit.timm import timm_facts
 
 FORWARDS = ("forward", "_forward_impl", "forward_features", "forward_head")
 
@@ -217,6 +219,15 @@ PLANS: dict[tuple[str, str], Callable[[Any], Plan]] = {
     ("timm.models", "SwinTransformer"): hierarchical.timm_swin,
     ("timm.models", "SwinTransformerV2"): hierarchical.timm_swin,
     ("timm.models", "MaxxVit"): hierarchical.timm_maxxvit,
+    ("timm.models", "Cait"): token_maps.timm_cait,
+    ("timm.models", "Xcit"): token_maps.timm_xcit,
+    ("timm.models", "LevitDistilled"): token_maps.timm_levit,
+    ("timm.models", "Levit"): token_maps.timm_levit,
+    ("timm.models", "MlpMixer"): token_maps.timm_mixer,
+    ("timm.models", "Hiera"): token_maps.timm_hiera,
+    ("transformers.models", "SwinForImageClassification"): transformers.swin,
+    ("transformers.models", "ConvNextForImageClassification"): transformers.convnext,
+    ("transformers.models", "ConvNextV2ForImageClassification"): transformers.convnext,
 }
 
 
@@ -226,12 +237,19 @@ def recognise(model: nn.Module, facts: dict[str, Any]) -> Stepwise | None:
         cls = ancestor(model, package, name)
         if cls is None or _runs_otherwise(model, cls):
             continue
-        read = timm_facts(model) if package.startswith("timm") else torchvision_facts(model)
         try:
-            return Stepwise(model, plan, **hierarchical.sizes(model) | read | facts)
+            return Stepwise(model, plan, **_read_facts(model, package) | facts)
         except (AttributeError, IndexError, SiteError):
             return None  # parts were removed; the generic adapter reads what is left
     return None
+
+
+def _read_facts(model: nn.Module, package: str) -> dict[str, Any]:
+    """Read what a library says of its model: sizes, preprocessing, class names."""
+    if package == "transformers.models":
+        return {**IMAGENET, **transformers.size(model), **transformers_facts(model)}
+    read = timm_facts(model) if package == "timm.models" else torchvision_facts(model)
+    return hierarchical.sizes(model) | read
 
 
 def _runs_otherwise(model: nn.Module, cls: type) -> bool:

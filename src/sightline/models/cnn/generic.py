@@ -7,7 +7,7 @@ image whose activation at the cut is replaced, so a tail costs one trunk more th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,13 +16,17 @@ from torch import Tensor, nn
 
 from sightline.errors import InputError, SightlineError, SiteError, UnsupportedModel
 from sightline.models.capture import Change, Site, watch
+from sightline.models.channels import COLOURS
 from sightline.models.cnn.adapter import Convolutional
 from sightline.models.cnn.hierarchical import sizes
-from sightline.models.facts import IMAGE_SIZES, timm_facts, torchvision_facts, transformers_facts
+from sightline.models.facts import IMAGE_SIZES, torchvision_facts, transformers_facts
 from sightline.models.passes import spend
 from sightline.models.survey import CONVOLUTIONS, ModuleOutput, Size, Survey, keeps_channels_last, map_sites
+from sightline.models.tasks.reading import NEEDED
+from sightline.models.vit.timm import timm_facts
 
 WEIGHTS = (*CONVOLUTIONS, nn.Linear)
+ENCODES = 8  # a part that shrinks images at least this much is the encoder of a segmentation
 
 
 class GenericConvolutional(Convolutional):
@@ -38,23 +42,79 @@ class GenericConvolutional(Convolutional):
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
+        if self.declared_output == "dense":
+            return self._encoder_layers
         last: dict[Size, str] = {}
-        for group in self._groups:
+        groups = self._encoder if self.declared_output in NEEDED else self._groups
+        for group in groups:
             size = self._spatial(group[0])
             # where the map has another size than its convolution left, it has been pooled
             settled = [output for output in group if self._spatial(output) == size]
             last.pop(size, None)
             last[size] = settled[-1].name
+        if self.declared_output in NEEDED:  # the coarsest map is the default, also where a decoder follows it
+            return tuple(last[size] for size in sorted(last, reverse=True))
         self._refuse_tokens(settled[-1])
         return tuple(last.values())
+
+    @property
+    def cut_layer(self) -> str:
+        return self.cam_layer if self.cam_layer in self.cuts else self._encoder[-1][-1].name
+
+    @property
+    def _encoder_layers(self) -> tuple[str, ...]:
+        """The last map of each size in the encoder of a segmentation, the coarsest last; connections may bypass it.
+
+        The encoder is the part of the model that the image enters, if that shrinks it enough for one; else everything
+        up to where maps grow again.
+        """
+        logits = self._groups[-1][0].work
+        ends = [end for end in self._structure.outputs if self._ends_map(end) and end.work < logits]
+        part = [end for end in ends if end.name.partition(".")[0] == ends[0].name.partition(".")[0]] or list(self._maps)
+        if min(max(self._spatial(end)) for end in part) > max(self._base) / ENCODES:
+            part = _until_growing(ends or list(self._maps), self._spatial)
+        last: dict[Size, ModuleOutput] = {}
+        for end in part:  # what is deeper inside a block than its end is no layer of its own
+            before = last.get(self._spatial(end))
+            if before is None or end.name.count(".") <= before.name.count("."):
+                last[self._spatial(end)] = end
+        self._refuse_tokens(last[min(last)])
+        return tuple(self._outermost(last[size]).name for size in sorted(last, reverse=True))
+
+    def _ends_map(self, end: ModuleOutput) -> bool:
+        return (
+            end.module is not nn.Module and len(end.shape) == 4 and end.work > 0 and self._is_map(*self._spatial(end))
+        )
+
+    def _outermost(self, inner: ModuleOutput) -> ModuleOutput:
+        """Return the outermost module that ends with the same tensor and is no mere sequence nor a whole part."""
+        around = [
+            end
+            for end in self._structure.outputs
+            if end.tensor == inner.tensor and "." in end.name and end.module not in (nn.Sequential, nn.Module)
+        ]
+        return min(around, key=lambda end: end.name.count("."), default=inner)
+
+    @property
+    def _encoder(self) -> tuple[tuple[ModuleOutput, ...], ...]:
+        """The maps of a segmentation or a detector before its head: of the part of the model that the first is in.
+
+        Its last weights leave the logits themselves, of which a class activation map would say nothing.
+        """
+        groups = self._groups[:-1] or self._groups
+        part = groups[0][0].name.partition(".")[0]
+        mine = tuple(group for group in groups if group[0].name.partition(".")[0] == part)
+        shrinks = bool(mine) and min(max(self._spatial(group[0])) for group in mine) <= max(self._base) / ENCODES
+        return mine if shrinks else groups
 
     def _refuse_tokens(self, last: ModuleOutput) -> None:
         """Refuse a transformer: what follows its last map is tokens, and that map is no more than its embedding."""
         after = [output for output in self._structure.outputs if output.work > last.work and len(output.shape) == 3]
         if len(after) > len(self._maps):
             raise UnsupportedModel(
-                f"{self.name} turns its feature map into tokens at {last.name}, which no family knows how to read; "
-                "name a layer, or use a method that needs none, such as ixg or rise"
+                f"{self.name} turns its feature map into tokens at {last.name}, which sightline cannot read yet; name "
+                "a layer, use a method that needs none, such as ixg, rise or occlusion, or add a family with "
+                "sightline.register_family"
             )
 
     @cached_property
@@ -64,7 +124,7 @@ class GenericConvolutional(Convolutional):
 
     @cached_property
     def num_classes(self) -> int | None:
-        return self._structure.classes
+        return len(self.labels) or None if self.declared_output in NEEDED else self._structure.classes
 
     def check_size(self, size: Size) -> None:
         super().check_size(size)
@@ -123,14 +183,15 @@ class GenericConvolutional(Convolutional):
         return {site: lambda _blank: native.clone()}
 
     def _blank(self, count: int) -> Tensor:
-        return torch.zeros(count, 3, *self._size, dtype=self.dtype, device=self.device)
+        return torch.zeros(count, self.image_channels, *self._size, dtype=self.dtype, device=self.device)
 
     def _follows(self, site: str) -> bool:
         """Try once whether the rest of the model takes a larger batch than the one blank image that went in."""
         known = self._measurements()
         if ("follows", site) not in known:
             shape = self.shape_at(site, self._size)[1:]
-            two = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(self.device, self.dtype)
+            two = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
+            two = two.to(self.device, self.dtype)
             with torch.no_grad():
                 both = self._replay(two, site, 2)
                 try:
@@ -153,8 +214,12 @@ class GenericConvolutional(Convolutional):
         return works[0] / (survey.work or 1) if works else 0.0
 
     def shape_at(self, site: str, size: Size) -> tuple[int, ...]:
-        self._check(site)
-        shape = next(output.shape for output in self._survey(size).outputs if output.name == site)
+        shapes = [output.shape for output in self._survey(size).outputs if output.name == site]
+        if not shapes:
+            raise SiteError(self._unknown(site, "layer", self.cuts))
+        if len(shapes[0]) != 4:
+            raise self._no_map(site, shapes[0])
+        shape = shapes[0]
         return (shape[0], shape[3], shape[1], shape[2]) if self.channels_last(site) else shape
 
     def channels_last(self, site: str) -> bool:
@@ -169,16 +234,25 @@ class GenericConvolutional(Convolutional):
     @cached_property
     def _base(self) -> Size:
         """The first image size that the model takes: the structure is read off at that size."""
-        for size in (self._size, *((side, side) for side in IMAGE_SIZES)):
+        sizes: tuple[Size, ...] = (self._size, *((side, side) for side in IMAGE_SIZES))
+        numbers = (self.image_channels,) if self.knows_normalisation else (self.image_channels, COLOURS)
+        for channels in dict.fromkeys(numbers):
+            self._channels = channels
+            if (size := self._first_taken(sizes)) is not None:
+                self._size = size
+                return size
+        raise InputError(
+            f"cannot tell which image size {self.name} needs; say it with adapt(model, input_size=(height, width))"
+        )
+
+    def _first_taken(self, sizes: Sequence[Size]) -> Size | None:
+        for size in sizes:
             try:
                 self._survey(size)
             except InputError:
                 continue
-            self._size = size
             return size
-        raise InputError(
-            f"cannot tell which image size {self.name} needs; say it with adapt(model, input_size=(height, width))"
-        )
+        return None
 
     @cached_property
     def _maps(self) -> tuple[ModuleOutput, ...]:
@@ -232,8 +306,20 @@ class GenericConvolutional(Convolutional):
         return (shape[1], shape[2]) if keeps_channels_last(shape, self._base) else (shape[2], shape[3])
 
     def _check(self, site: str) -> None:
+        if site in self.layers and site not in self.cuts:
+            raise SiteError(f"a connection bypasses {site!r} of {self.name}; choose a cut, such as {self.cut_layer!r}")
         if site not in self.cuts:
             raise SiteError(self._unknown(site, "cut", self.cuts))
+
+
+def _until_growing(ends: Sequence[ModuleOutput], spatial: Callable[[ModuleOutput], Size]) -> list[ModuleOutput]:
+    """Return the maps from the first to the last before one is larger than the smallest so far."""
+    taken: list[ModuleOutput] = []
+    for end in ends:
+        if taken and max(spatial(end)) > min(max(spatial(before)) for before in taken):
+            break
+        taken.append(end)
+    return taken
 
 
 class _Reached(Exception):

@@ -57,7 +57,11 @@ def timm_maxxvit(model: Any) -> Plan:
 
 def sizes(model: Any) -> dict[str, Any]:
     """Say which image size a timm model was made for, and whether it takes no other."""
-    embed: Any = getattr(model, "patch_embed", None)
+    embed: Any = getattr(model, "patch_embed", None) or getattr(model, "stem", None)
+    if is_a(model, "timm.models", "Hiera"):
+        return {"input_size": tuple(n * s for n, s in zip(model.unroll.size, model.patch_stride, strict=True))}
+    if is_a(model, "timm.models", "Levit"):  # the biases of its attention are those of one map size
+        return {"input_size": tuple(int(n) * model.stem.stride for n in model.stages[0].blocks[0].attn.resolution)}
     if getattr(embed, "strict_img_size", False) and getattr(embed, "img_size", None):
         return {"input_size": tuple(map(int, embed.img_size))}
     if is_a(model, "timm.models", "MaxxVit"):  # its last attention window is the whole map

@@ -21,6 +21,8 @@ class Step:
         cut: whether it leaves a feature map.
         unit: whether a unit ends here: a residual block, a convolution with its ReLU and pool, a dense layer.
         channels_last: whether its activation is (batch, height, width, channel).
+        tokens: whether its module itself leaves the cells as tokens, (batch, cell, channel).
+        order: which token lies in each cell, row by row, where that is not the order of the tokens.
         writes: whether it may write into the activation it is given.
         module: the module it runs, where the cut has another name.
     """
@@ -30,6 +32,8 @@ class Step:
     cut: bool = True
     unit: bool = False
     channels_last: bool = False
+    tokens: bool = False
+    order: Tensor | None = None
     writes: bool = False
     module: str = ""
 
@@ -61,6 +65,11 @@ def each(name: str, module: nn.Module, **marks: Any) -> Iterator[Step]:
         yield step(f"{name}.{child}", part, **marks)
     if not isinstance(module, nn.ModuleList):
         yield same(name, channels_last=marks.get("channels_last", False))
+
+
+def on_tokens(module: nn.Module) -> Run:
+    """Run a module that takes and leaves tokens on a map, (batch, height, width, channel)."""
+    return lambda x: module(x.flatten(1, 2)).unflatten(1, x.shape[1:3])
 
 
 def head(run: Run, *parts: nn.Module) -> Step:

@@ -134,6 +134,11 @@ class VisionTransformer(Adapter):
     # ---- what follows ----------------------------------------------------------------------------------
 
     @property
+    def pooling_attention(self) -> nn.Module | None:
+        """The module whose attention pools the tokens of a model with pool ``map``, None where it is not known."""
+        return None
+
+    @property
     def depth(self) -> int:
         return len(self.blocks)
 
@@ -159,6 +164,7 @@ class VisionTransformer(Adapter):
     def start(self, images: Tensor) -> Tensor:
         """Return X_0, the tokens that enter the first block, shape (batch, token, channel)."""
         entered: list[Tensor] = []
+        self._size = (images.shape[-2], images.shape[-1])
 
         def stop(tokens: Tensor) -> Tensor:
             entered.append(tokens)
@@ -193,6 +199,11 @@ class VisionTransformer(Adapter):
         """
         with self._watchable(), attend({self.blocks[index].attention: change for index, change in changes.items()}):
             yield
+
+    @property
+    def seen_grid(self) -> TokenGrid:
+        """The patches of an image of the size last seen; before there was one, of the size the model was made for."""
+        return self.grid_for(self._size or self.default_size)
 
     def keys_and_values(self, tokens: Tensor, index: int, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the keys and values of tokens that enter a block, (batch, head, token, channel) each."""
@@ -283,6 +294,24 @@ def gather_rotary(table: Tensor, keep: Tensor | None) -> Tensor:
     if keep is None:
         return table
     return table[keep] if keep.ndim == 1 else table[keep][:, None]
+
+
+def gather_bias(bias: Tensor, keep: Tensor, prefix: int) -> Tensor:
+    """Pick the rows and columns of a position bias, ([1,] head, token, token), that belong to the tokens left."""
+    left = torch.cat([torch.arange(prefix, device=keep.device).expand(*keep.shape[:-1], -1), prefix + keep], dim=-1)
+    picked = bias.flatten(0, -3)[:, left[..., :, None], left[..., None, :]]  # (head, [batch,] token, token)
+    return picked[None] if keep.ndim == 1 else picked.transpose(0, 1)
+
+
+@contextmanager
+def keeping_bias(model: VisionTransformer, index: int, keep: Tensor | None) -> Iterator[None]:
+    """Let a block whose attention adds a bias for every pair of tokens run on the tokens that are left."""
+    if keep is None:
+        yield
+        return
+    site = Site(model.blocks[index].attention, "mask")
+    with model.interceptable(), watch({"bias": site}, {"bias": lambda bias: gather_bias(bias, keep, model.prefix)}):
+        yield
 
 
 def first_attribute(root: Any, names: Sequence[str]) -> Any:

@@ -60,6 +60,10 @@ class OpenClipTransformer(VisionTransformer):
             return "map"
         return "mean" if self.tower.pool_type == "avg" else "cls"
 
+    @property
+    def pooling_attention(self) -> nn.Module | None:
+        return getattr(self.tower.attn_pool, "attn", None)
+
     @cached_property
     def num_classes(self) -> int:
         return int(self.tower.output_dim if self.tower.proj is not None else self.tower.ln_post.normalized_shape[0])
@@ -124,8 +128,25 @@ def _block(module: Any) -> Block:
 def _encode(adapter: OpenClipTransformer | OpenClipTimm, texts: Sequence[str]) -> Tensor:
     """Run the model's own text tower."""
     tokenizer = _own_tokenizer(adapter) if adapter.tokenizer is None else adapter.tokenizer
+    for each in texts:
+        _check_length(each, tokenizer, adapter)
     with torch.no_grad(), adapter.evaluating():
         return adapter.model.encode_text(tokenizer(list(texts)).to(adapter.device))  # type: ignore[no-any-return]
+
+
+def _check_length(text: str, tokenizer: Any, adapter: OpenClipTransformer | OpenClipTimm) -> None:
+    """Refuse a text that open_clip would cut off without a word."""
+    longest = getattr(tokenizer, "context_length", None)
+    if callable(inner := getattr(tokenizer, "tokenizer", None)):  # that of transformers
+        count = len(inner([text])["input_ids"][0])
+    elif hasattr(tokenizer, "encode"):
+        count = len(tokenizer.encode(text)) + 2  # where the text begins and ends
+    else:
+        return
+    if longest is not None and count > longest:
+        raise TargetError(
+            f"the text {text[:40]!r} has {count} tokens and {adapter.name} reads {longest}; give a shorter text"
+        )
 
 
 def _own_tokenizer(adapter: OpenClipTransformer | OpenClipTimm) -> Any:

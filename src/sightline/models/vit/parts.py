@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sightline.errors import UnsupportedModel
-from sightline.models.precision import full_precision
+from sightline.models.passes import full_precision
 from sightline.models.vit.adapter import Block, VisionTransformer
 
 _PLACES = ("probabilities", "v", "norm1", "attention", "norm2", "mlp", "output")

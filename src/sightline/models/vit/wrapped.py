@@ -23,7 +23,8 @@ class WrappedTransformer(VisionTransformer):
 
     def __init__(self, model: nn.Module, inner: VisionTransformer, **facts: Any) -> None:
         # the wrapper may normalise inside, so the inner model's preprocessing is not taken for its own
-        defaults = {"mean": inner.mean, "std": inner.std, "input_size": inner.input_size}
+        said = {"mean": inner.mean, "std": inner.std} if inner.knows_normalisation else {}
+        defaults: dict[str, Any] = {**said, "input_size": inner.input_size}
         super().__init__(model, **defaults | facts)
         self.inner = inner
 
@@ -51,10 +52,15 @@ class WrappedTransformer(VisionTransformer):
     def pool(self) -> str:
         return self.inner.pool
 
+    @property
+    def pooling_attention(self) -> nn.Module | None:
+        return self.inner.pooling_attention
+
     def interceptable(self) -> AbstractContextManager[None]:
         return self.inner.interceptable()
 
     def step(self, tokens: Tensor, index: int, keep: Tensor | None) -> Tensor:
+        self.inner._size = self._size or self.inner._size  # rotary positions depend on it
         return self.inner.step(tokens, index, keep)
 
     def finish(self, tokens: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import ShapeError, TargetError, UnsupportedModel
-from sightline.models.families import adapt
+from sightline.models.inputs import adapt
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.models.vit.wrapped import WrappedTransformer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ from sightline.errors import UnsupportedModel, WeightsError
 from sightline.extras import require
 from sightline.models.adapter import Adapter
 from sightline.models.facts import transformers_facts, weights_facts
-from sightline.models.families import adapt
+from sightline.models.inputs import adapt
 from sightline.models.zoo.hub import RANDOM, built, fetched, huggingface
 from sightline.registry import unknown
 
@@ -64,24 +65,70 @@ def torchvision_model(name: str, pretrained: bool, options: dict[str, Any]) -> A
 
 
 def hf_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:
-    """Build ``hf/OWNER/NAME``, or from a folder: an image classifier, or a CLIP model with its tokenizer."""
-    transformers = require("transformers")
+    """Build ``hf/OWNER/NAME``, or from a folder.
 
-    def build() -> tuple[Any, Any]:
-        config = transformers.AutoConfig.from_pretrained(name)
-        clip = config.model_type == "clip" and "CLIPForImageClassification" not in (config.architectures or ())
-        model = transformers.AutoModel if clip else transformers.AutoModelForImageClassification
-        processor = transformers.AutoProcessor if clip else transformers.AutoImageProcessor
-        make = model.from_pretrained(name, **options) if pretrained else model.from_config(config, **options)
-        return make, processor.from_pretrained(name)
+    A segmentation, a detector, a vision-language model, or a CLIP model with its tokenizer where its configuration
+    names one, else an image classifier.
+    """
+    transformers = require("transformers")
+    classes = options.pop("num_classes", None)
+    asked: dict[str, Any] = {fact: options.pop(fact) for fact in ("prompt", "answer") if fact in options}
 
     model_id = f"hf/{name}"
+
+    def build() -> tuple[Any, Any]:
+        config = transformers.AutoConfig.from_pretrained(name, **{"num_labels": classes} if classes else {})
+        if _is_talking(config):
+            _check_prompt(model_id, asked)
+        elif asked:
+            raise UnsupportedModel(f"got a prompt for {model_id}, which answers no questions; leave it out")
+        task = "ForImageTextToText" if asked else _task(config)
+        model = getattr(transformers, f"AutoModel{task}")
+        processor = transformers.AutoImageProcessor if task and not asked else transformers.AutoProcessor
+        loose = {"ignore_mismatched_sizes": True} if classes else {}  # the head is a new one
+        if pretrained:
+            make = model.from_pretrained(name, config=config, **loose, **options)
+        else:
+            make = model.from_config(config, **options)
+        return make, processor.from_pretrained(name)
+
     if Path(name).is_dir():
         model, processor = built(model_id, build)
     else:
         model, processor = fetched(model_id, huggingface(), build, instead="hf/FOLDER")
+    if asked:
+        return adapt(model.eval(), processor=processor, name=model_id, **asked)
     adapter = adapt(model.eval(), **transformers_facts(model, processor) | {"name": model_id})
     return _with_tokenizer(adapter, getattr(processor, "tokenizer", None))
+
+
+def _is_talking(config: Any) -> bool:
+    """Tell whether a configuration is that of a model that answers questions about a picture."""
+    named = [str(name) for name in config.architectures or ()]
+    return hasattr(config, "vision_config") and any(name.endswith("ForConditionalGeneration") for name in named)
+
+
+def _check_prompt(model_id: str, asked: dict[str, Any]) -> None:
+    if "prompt" not in asked:
+        raise UnsupportedModel(
+            f"{model_id} answers questions about a picture; say what to ask it: --prompt 'What is this?' on the "
+            "command line, load(…, prompt='What is this?') in Python"
+        )
+
+
+def _task(config: Any) -> str:
+    """Return what follows AutoModel in the name of the class that reads a model: "" for a CLIP model."""
+    built_as = (config.architectures or [""])[0]
+    for task in ("ForSemanticSegmentation", "ForObjectDetection"):
+        if built_as.endswith(task):
+            return task
+    if re.search(r"For\w*Segmentation$", built_as):
+        raise UnsupportedModel(
+            f"{built_as} gives masks of queries, which sightline cannot read yet; take a model for semantic "
+            "segmentation, or a function of images that returns logits of every label at every pixel"
+        )
+    clip = config.model_type == "clip" and built_as != "CLIPForImageClassification"
+    return "" if clip else "ForImageClassification"
 
 
 def openclip_model(name: str, pretrained: bool, options: dict[str, Any]) -> Adapter:

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from sightline.errors import WeightsError
 
+CONTAINERS = ("state_dict", "model_state_dict", "model")  # what checkpoints call the weights among other things
+PREFIXES = ("module.", "_orig_mod.", "model.")  # DataParallel, torch.compile, Lightning
+
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file, or of a torch file that holds tensors and nothing else."""
@@ -27,10 +30,35 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises a dozen different things on a damaged or unsafe file
         raise WeightsError(f"{path} cannot be read as plain weights; save them as safetensors") from error
-    state = loaded.get("state_dict", loaded) if isinstance(loaded, Mapping) else loaded
+    state = loaded
+    for name in CONTAINERS:
+        state = state[name] if isinstance(state, Mapping) and isinstance(state.get(name), Mapping) else state
     if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(f"{path} holds no plain weights; save the model's state_dict as safetensors")
     return dict(state)
+
+
+def without_prefix(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Strip what a training loop put before every name, unless the model's own names begin with it."""
+    names = dict(state)
+    stripped = True
+    while stripped:
+        stripped = False
+        for prefix in PREFIXES:
+            ours = any(name.startswith(prefix) for name in model.state_dict())
+            if not ours and names and all(name.startswith(prefix) for name in names):
+                names = {name.removeprefix(prefix): tensor for name, tensor in names.items()}
+                stripped = True
+    return names
+
+
+def head_size(model: nn.Module, state: Mapping[str, Tensor]) -> int | None:
+    """Return how many classes the weights have, where that is all in which they differ from the model; else None."""
+    needed = model.state_dict()
+    other = [name for name in needed if name in state and state[name].shape != needed[name].shape]
+    sizes = {(needed[name].shape[:1], state[name].shape[:1]) for name in other}
+    same_rest = all(needed[name].shape[1:] == state[name].shape[1:] for name in other)
+    return int(state[other[0]].shape[0]) if len(sizes) == 1 and same_rest else None
 
 
 def fit(model: nn.Module, state: Mapping[str, Tensor], path: str | Path, architecture: str) -> None:

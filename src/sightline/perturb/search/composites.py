@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sightline.models.adapter import Adapter
-from sightline.models.batch import in_batches
+from sightline.models.passes import in_batches
 from sightline.perturb.curve import read_scores
 from sightline.perturb.segments import Segments
 from sightline.types import Target

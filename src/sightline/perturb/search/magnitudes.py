@@ -43,6 +43,23 @@ def mean_curve(inserted: Array, deleted: Array, endpoint_scores: tuple[float, fl
     return mean
 
 
+def curve_areas(
+    inserted: Array, deleted: Array, endpoint_scores: tuple[float, float, float], at: Array
+) -> tuple[float, float]:
+    """Return the areas under an insertion and a deletion curve, scaled and monotone, given at the points `at`, 0 to 1.
+
+    Args:
+        inserted: the score as pixels are inserted, both endpoints included.
+        deleted: the score as pixels are deleted, both endpoints included.
+        endpoint_scores: the scores of the image, of where insertion starts and of where deletion ends.
+        at: the share of the pixels at each point.
+    """
+    full, start, end = endpoint_scores
+    rising = np.maximum.accumulate(_share(inserted, start, full))
+    falling = falling_curve(deleted.tolist(), end, full)
+    return float(np.trapezoid(rising, at)), float(np.trapezoid(falling, at))
+
+
 def _share(responses: Array | Sequence[float], nothing: float, everything: float) -> Array:
     """Scale responses so that one end is 0 and the other 1, and clip them."""
     span = abs(everything - nothing) or 1.0

@@ -12,18 +12,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sightline import __version__
-from sightline.bench.store.store import Store, read_rows
-from sightline.bench.table import Table, make_table
+from sightline.bench.store.store import Store, read_parts, read_rows
+from sightline.bench.tables.table import Table, make_table
 from sightline.bench.unit import Manifest
+from sightline.bench.unit_slots import slots_of
 from sightline.errors import InputError, SightlineError
 from sightline.report.benchmark import provenance
-from sightline.report.benchmark.failures import failed_maps
 from sightline.report.benchmark.gallery_loading import gallery_images, gallery_metric, load_view
 from sightline.report.benchmark.page import BenchmarkPage, write_benchmark
+from sightline.report.benchmark.row_summary import RowSummary
 from sightline.report.benchmark.sanity import sanity_results
 
 __all__ = ["BenchmarkReport", "assemble_page", "benchmark_report", "write_report"]
@@ -36,29 +38,34 @@ class BenchmarkReport:
     Attributes:
         store: the folder or url that they were read from.
         run: the plan's name.
-        rows: a pandas frame, one row per image, recipe and metric.
         table: means, intervals, tests and ranks.
         counts: numbers of ``images``, ``units``, ``missing_units`` and ``failed_maps``.
+        summary: what else the rows say as a whole.
         manifest: the plan and what it resolved to; None where the store does not hold that of this run.
         files: what was written: the page and its tables.
     """
 
     store: str
     run: str
-    rows: Any
     table: Table
     counts: Mapping[str, int]
+    summary: RowSummary
     manifest: Manifest | None = None
     files: Sequence[Path] = ()
 
     def __repr__(self) -> str:
-        shape = f"{self.counts['images']} images, {self.rows['recipe'].nunique()} recipes"
-        return f"BenchmarkReport({self.run!r}, {shape}, {self.rows['metric'].nunique()} metrics)"
+        shape = f"{self.counts['images']} images, {len(self.summary.recipes)} recipes"
+        return f"BenchmarkReport({self.run!r}, {shape}, {len(self.summary.metrics)} metrics)"
+
+    @cached_property
+    def rows(self) -> Any:
+        """A pandas frame, one row per image, recipe and metric; read when it is asked for, since it may be large."""
+        return read_rows(self.store, self.run)
 
     @property
     def warnings(self) -> list[str]:
         """What a reader must know before relying on the numbers, in sentences."""
-        return _warnings(self.counts, self.rows)
+        return _warnings(self.counts, self.summary)
 
     @property
     def packages(self) -> list[dict[str, str]]:
@@ -102,19 +109,19 @@ def benchmark_report(
         InputError: there is no store, or no finished unit in it.
     """
     url = os.fspath(store)
-    rows = read_rows(url, run)
-    if not len(rows):
+    summary = RowSummary()
+    table = make_table(summary.watch(read_parts(url, run)), resamples=resamples)
+    if not summary.units:
         of_run = f" of the run {run!r}" if run else ""
         raise InputError(f"{url} holds no finished unit{of_run}; `sightline bench resume` goes on")
-    name = str(rows["run"].iloc[0])
     opened = Store(url)
-    manifest = _manifest(opened, name)
+    manifest = _manifest(opened, summary.run)
     return BenchmarkReport(
         store=url,
-        run=name,
-        rows=rows,
-        table=make_table(rows, resamples=resamples, packages=manifest.packages if manifest else ()),
-        counts=_counts(opened, manifest, rows),
+        run=summary.run,
+        table=replace(table, packages=manifest.packages if manifest else ()),
+        counts=_counts(opened, manifest, summary),
+        summary=summary,
         manifest=manifest,
     )
 
@@ -171,17 +178,17 @@ def _manifest(store: Store, run: str) -> Manifest | None:
     return manifest if manifest.name == run else None
 
 
-def _counts(store: Store, manifest: Manifest | None, rows: Any) -> dict[str, int]:
-    planned = {unit.key for unit in manifest.units()} if manifest else set()
+def _counts(store: Store, manifest: Manifest | None, summary: RowSummary) -> dict[str, int]:
+    planned = {slot.key for slot in slots_of(manifest)} if manifest else set()
     return {
-        "images": int(rows["image"].nunique()),
-        "units": int(rows["unit"].nunique()),
+        "images": len(summary.images),
+        "units": len(summary.units),
         "missing_units": len(planned - store.keys()),
-        "failed_maps": failed_maps(rows),
+        "failed_maps": len(summary.failed_maps),
     }
 
 
-def _warnings(counts: Mapping[str, int], rows: Any) -> list[str]:
+def _warnings(counts: Mapping[str, int], summary: RowSummary) -> list[str]:
     sentences = []
     if missing := counts["missing_units"]:
         total = missing + counts["units"]
@@ -192,8 +199,8 @@ def _warnings(counts: Mapping[str, int], rows: Any) -> list[str]:
         sentences.append(
             f"{failed} map{'' if failed == 1 else 's'} could not be made or scored; the reasons are under Failures"
         )
-    if rows["versions"].nunique() > 1:
+    if len(summary.versions) > 1:
         sentences.append("the rows come from several versions of sightline or of the packages below it")
-    if rows.groupby("model")["weights"].nunique().max() > 1:
+    if len(summary.weights) > len({model for model, _ in summary.weights}):
         sentences.append("rows of one model come from different weights; they are put together all the same")
     return sentences

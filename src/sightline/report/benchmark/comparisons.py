@@ -17,9 +17,9 @@ from sightline.formatting import (
 )
 
 if TYPE_CHECKING:
-    from sightline.bench.columns import TableRow
     from sightline.bench.stats.agreement import Agreement
-    from sightline.bench.table_rows import Comparison
+    from sightline.bench.tables.columns import TableRow
+    from sightline.bench.tables.table_rows import Comparison
 
 __all__ = ["agreement_matrix", "significance_matrix"]
 

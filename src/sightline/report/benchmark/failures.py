@@ -77,4 +77,4 @@ def _summary(flagged: Any, never_run: int, hidden: int) -> str:
         f"{remarks:,} score{' has' if remarks == 1 else 's have'} a remark" if remarks else "",
         f"{hidden:,} lines are not shown" if hidden > 0 else "",
     ]
-    return f"{'; '.join(filter(None, parts))}. Images that a method could not score count for none on that metric."
+    return f"{'; '.join(filter(None, parts))}. Images that a method could not score count for the others only."

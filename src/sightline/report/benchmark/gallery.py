@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image, features
 
 from sightline.formatting import format_score
-from sightline.report.figure import heat
-from sightline.report.palette import DIVERGING, Numbers, colour, scaled
+from sightline.report.figure import DIVERGING, Numbers, colour, heat, scaled
+from sightline.report.smoothing import shown_map, smoothing_note
 
 __all__ = ["BUDGET", "GalleryImage", "choose_images", "render_gallery", "transparent_overlay"]
 
@@ -91,6 +91,7 @@ def _render(image: GalleryImage) -> dict[str, Any]:
                 "recipe": recipe,
                 "src": _tile(image.maps[recipe], image.picture),
                 "score": format_score(image.scores.get(recipe)) if image.scores else "",
+                "note": smoothing_note(np.asarray(image.maps[recipe])),
             }
             for recipe in recipes
         ],
@@ -104,6 +105,7 @@ def _photo(picture: Image.Image) -> str:
 
 
 def _tile(map: Numbers, picture: Image.Image | None) -> str:
+    map = shown_map(np.asarray(map))
     if picture is None:
         return _data_uri(heat(map, _fit(np.asarray(map).shape[::-1], HEAT), palette=DIVERGING), quality=78)
     return _data_uri(transparent_overlay(map, _fit(picture.size, OVERLAY)), quality=68)

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from sightline.bench.store.store import read_maps
-from sightline.errors import SightlineError, SightlineWarning
+from sightline.bench.store.store import read_maps_and_enlarge
+from sightline.errors import SightlineError, warn
 from sightline.report.benchmark.gallery import GalleryImage, choose_images
-from sightline.report.palette import Numbers
+from sightline.report.figure import Numbers
 
 if TYPE_CHECKING:
-    from sightline.bench.table import Table
+    from sightline.bench.tables.table import Table
     from sightline.bench.unit import Manifest
 
 __all__ = ["ModelView", "gallery_images", "gallery_metric", "load_view"]
 
 _PREFERRED = ("ins_del", "insertion", "insertion_mda", "average_precision")
+SHARP = 256  # pixels of the longer side at which cells are drawn as squares
 Maps = dict[str, dict[str, Numbers]]  # image -> recipe -> map
 
 
@@ -53,8 +54,8 @@ def load_view(manifest: Manifest | None, model: str) -> ModelView:
 
 
 def _load_view(manifest: Manifest, model: str) -> ModelView:
+    from sightline.api.prepare import prepare
     from sightline.bench.images import open_images
-    from sightline.bench.prepare import prepare
     from sightline.models import zoo
 
     config = manifest.config
@@ -98,14 +99,21 @@ def _read_maps(store: str, rows: Any) -> Maps:
     maps: Maps = {}
     for unit, recipe in rows[["unit", "recipe"]].drop_duplicates().itertuples(index=False):
         try:
-            of_unit = read_maps(store, unit)
+            of_unit, enlarge = read_maps_and_enlarge(store, unit)
         except Exception as error:  # a damaged file costs its maps, not the report
             _warn(f"the maps of {recipe} in unit {unit[:8]} cannot be read ({type(error).__name__}); left out")
             continue
         for image, map in of_unit.items():
             values = np.asarray(map, dtype=np.float64)
-            maps.setdefault(image, {})[recipe] = values.reshape(values.shape[-2:])
+            values = values.reshape(values.shape[-2:])
+            maps.setdefault(image, {})[recipe] = _in_squares(values) if enlarge == "nearest" else values
     return maps
+
+
+def _in_squares(values: Numbers) -> Numbers:
+    """Draw every cell as a square of pixels, so that a picture of the map keeps its edges."""
+    side = max(1, -(-SHARP // max(values.shape)))
+    return np.kron(values, np.ones((side, side)))
 
 
 def _model_images(
@@ -150,4 +158,4 @@ def _is_missing(value: Any) -> bool:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, SightlineWarning, stacklevel=3)
+    warn(message, stacklevel=3)

@@ -18,11 +18,11 @@ from sightline.formatting import (
     sort_key,
 )
 from sightline.registry import METRICS
-from sightline.report.charts.axis import nice_range
 from sightline.report.charts.cost import Point, cost_chart
+from sightline.report.charts.curve import nice_range
 
 if TYPE_CHECKING:
-    from sightline.bench.columns import TableRow
+    from sightline.bench.tables.columns import TableRow
 
 __all__ = ["ALPHA", "beats_control", "findings", "leaderboard", "overview", "ranked"]
 

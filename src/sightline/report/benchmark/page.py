@@ -23,11 +23,11 @@ from sightline.report.benchmark.failures import failure_table
 from sightline.report.benchmark.gallery import GalleryImage, render_gallery
 from sightline.report.benchmark.leaderboard import findings, leaderboard, overview, ranked
 from sightline.report.benchmark.sanity import SanityResult, sanity_tables
-from sightline.report.palette import DIVERGING, css_gradient
+from sightline.report.figure import DIVERGING, css_gradient
 
 if TYPE_CHECKING:
-    from sightline.bench.columns import TableRow
-    from sightline.bench.table import Table
+    from sightline.bench.tables.columns import TableRow
+    from sightline.bench.tables.table import Table
 
 __all__ = ["FILES", "TABLES", "BenchmarkPage", "render_benchmark", "write_benchmark"]
 

@@ -12,7 +12,7 @@ from sightline.errors import SightlineError
 
 if TYPE_CHECKING:
     from sightline.bench.store.store import Store
-    from sightline.bench.table import Table
+    from sightline.bench.tables.table import Table
     from sightline.bench.unit import Manifest
 
 __all__ = ["bibtex", "command", "packages", "run_facts", "versions"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sightline.audit.sanity_verdict import DOUBTFUL, FAILS, NO_VERDICT, PASSES, SanityScores, sanity_verdict
-from sightline.bench.traits import traits_of
+from sightline.bench.tables.traits import traits_of
 from sightline.formatting import format_score, sort_key
 
 __all__ = ["SanityResult", "sanity_results", "sanity_tables"]

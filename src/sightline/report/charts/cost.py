@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sightline.report.charts.axis import Area, axis_number, log_ticks, nice_range, nice_ticks, shorten, svg, tick_label
+from sightline.report.charts.curve import Area, axis_number, log_ticks, nice_range, nice_ticks, shorten, svg, tick_label
 
 __all__ = ["Point", "cost_chart", "pareto_front"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sightline.report.charts.axis import Area, axis_number, nice_range, svg, tick_label
+from sightline.report.charts.curve import Area, axis_number, nice_range, svg, tick_label
 
 __all__ = [
     "MeanCurve",

@@ -1,0 +1,207 @@
+"""Write what docs/measured holds into the guides: claims of the papers, the leaderboard, the default panel.
+
+    python scripts/measured_text.py
+
+A guide has a place for it between two comments, ``<!-- measured: NAME -->`` and ``<!-- end -->``; what stands there is
+written anew. tests/architecture/test_measured_text.py compares.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+DOCS = Path(__file__).parent.parent / "docs"
+GUIDES = {"iia": "IIA", "var": "VAR", "skip_plus": "SkipPLUS", "caap": "CAAP", "mda": "MDA"}
+PLACE = re.compile(r"(<!-- measured: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+Row = dict[str, str]
+CHANCE = 0.1  # the share of comparisons that may come out the reverse of a claim that still holds
+
+
+def read(name: str) -> list[Row]:
+    """Return the rows of a table of measurements."""
+    with (DOCS / "measured" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+# ---- claims --------------------------------------------------------------------------------------------------------
+
+
+def claims(paper: str | None = None) -> Iterator[tuple[str, str, list[Row]]]:
+    """Return paper, claim and rows of each claim, of one paper or of all."""
+    for (own, claim), rows in groupby(read("claims"), key=lambda row: (row["paper"], row["claim"])):
+        if paper in (None, own):
+            yield own, claim, list(rows)
+
+
+def verdict(rows: Sequence[Row]) -> str:
+    """Say what the comparisons of a claim mean for it.
+
+    >>> verdict([{"verdict": "holds"}, {"verdict": "holds"}, {"verdict": "cannot be told"}])
+    'holds (2 of 3 hold)'
+    >>> verdict([{"verdict": "holds"}, {"verdict": "does not hold"}])
+    'does not hold (1 of 2 holds, 1 the reverse)'
+    """
+    counts = Counter(row["verdict"] for row in rows)
+    holds, fails = counts["holds"], counts["does not hold"]
+    if len(rows) == 1:
+        return rows[0]["verdict"]
+    said = f"{holds} of {len(rows)} {'holds' if holds == 1 else 'hold'}{f', {fails} the reverse' if fails else ''}"
+    if fails > CHANCE * len(rows):
+        return f"does not hold ({said})"
+    return f"{'holds' if 2 * holds >= len(rows) else 'cannot be told'} ({said})"
+
+
+def signed(row: Row) -> str:
+    """Return a difference with its sign and its standard error."""
+    value = row["difference"]
+    return f"{'−' + value[1:] if value.startswith('-') else '+' + value} ± {row['error']}"
+
+
+def spread(rows: Sequence[Row]) -> str:
+    """Return the differences under each metric, from the lowest to the highest."""
+    if not rows[0]["metric"]:
+        return "not measured"
+    parts = []
+    for metric in dict.fromkeys(row["metric"] for row in rows):
+        own = sorted((row for row in rows if row["metric"] == metric), key=lambda row: float(row["difference"]))
+        ends = signed(own[0]) if len(own) == 1 else f"{signed(own[0])} to {signed(own[-1])}"
+        parts.append(f"`{metric.partition('(')[0]}` {ends}")
+    return "; ".join(parts)
+
+
+def images(rows: Sequence[Row]) -> str:
+    """Return on how many images the comparisons were made."""
+    return ", ".join(sorted({row["images"] for row in rows if row["images"]}, key=int))
+
+
+def claims_of(paper: str) -> str:
+    """Return the claims of a paper as a table."""
+    rows = [(claim, verdict(rows), spread(rows), images(rows)) for _, claim, rows in claims(paper)]
+    return table(("claim", "here", "difference, positive where the claim is right", "images"), rows)
+
+
+def all_claims() -> str:
+    """Return every comparison, claim by claim."""
+    parts = []
+    for paper, own in groupby(claims(), key=lambda each: each[0]):
+        parts.append(f"## {paper}\n")
+        for _, claim, rows in own:
+            if not rows[0]["metric"]:
+                parts.append(f"**{claim}** Here: {verdict(rows)}, not measured.\n")
+                continue
+            cells = [
+                (f"`{r['metric']}`", f"`{r['recipe']}` {r['mean']}", f"`{r['than']}` {r['other_mean']}", signed(r),
+                 r["images"], r["verdict"])
+                for r in rows
+            ]  # fmt: skip
+            heads = ("metric", "claimed better", "than", "difference", "images", "verdict")
+            parts.append(f"**{claim}** Here: {verdict(rows)}.\n\n{table(heads, cells)}")
+    return "\n" + "\n".join(parts)
+
+
+def overview() -> str:
+    """Return how many claims of each paper hold."""
+    kinds = ("holds", "does not hold", "cannot be told")
+    rows = []
+    for paper in dict.fromkeys(row["paper"] for row in read("claims")):
+        counts = Counter(verdict(rows).partition(" (")[0] for _, _, rows in claims(paper))
+        rows.append((paper, *(str(counts[kind]) for kind in kinds)))
+    return table(("paper", *kinds), rows)
+
+
+# ---- the leaderboard -----------------------------------------------------------------------------------------------
+
+
+def board(kind: str) -> str:
+    """Return the leaderboard of a model: one row per method, means with standard errors, letters of ties."""
+    rows = read(f"leaderboard-{kind}")
+    metrics = [name for name in rows[0] if f"{name}_error" in rows[0]]
+    told = {metric for metric in metrics if len({row[f"{metric}_ties"] for row in rows}) > 1}
+    heads = ["method", *(heading(name) for name in metrics), "passes"]
+    cells = [
+        [
+            f"`{row['recipe']}`{row['note']}",
+            *(cell(row, metric, ties=metric in told) for metric in metrics),
+            row["passes"],
+        ]
+        for row in rows
+    ]
+    return table(heads, cells)
+
+
+def heading(metric: str) -> str:
+    """Return a metric's name with what tells two of one name apart."""
+    name, _, options = metric.partition("(")
+    return f"{name} (mean colour)" if "mean" in options else name
+
+
+def cell(row: Row, metric: str, *, ties: bool = False) -> str:
+    """Return a mean with its standard error, and its letters where some differ."""
+    if not row[metric]:
+        return "–"
+    letters = row[f"{metric}_ties"] if ties else ""
+    return f"{row[metric]} ± {row[f'{metric}_error']}{' ' + letters if letters else ''}"
+
+
+def agreement(kind: str) -> str:
+    """Return Kendall's tau between every two metrics."""
+    rows = read(f"leaderboard-{kind}-agreement")
+    names = list(dict.fromkeys(name for row in rows for name in (row["one"], row["other"])))
+    values = {frozenset((row["one"], row["other"])): row["tau"] for row in rows}
+    cells = [
+        [heading(one), *("1" if one == other else values.get(frozenset((one, other)), "–") for other in names)]
+        for one in names
+    ]
+    return table(["tau", *map(heading, names)], cells)
+
+
+# ---- the default panel ---------------------------------------------------------------------------------------------
+
+
+def panel(kind: str) -> str:
+    """Return the recipes that were chosen and those of the panel before, on images that chose nothing."""
+    metrics = ("single_deletion", "average_precision")
+    heads = ("recipe", "score", *(metric.replace("_", " ") for metric in metrics), "passes", "")
+    cells = [
+        (f"`{row['recipe']}`", row["score"], *(cell(row, metric) for metric in metrics), row["passes"], row["note"])
+        for row in read(f"default-panel-{kind}")
+    ]
+    return table(heads, cells)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    **{f"claims-{guide}": (lambda paper=paper: claims_of(paper)) for guide, paper in GUIDES.items()},  # type: ignore[misc]
+    "claims": all_claims,
+    "claims-overview": overview,
+    **{f"leaderboard-{kind}": (lambda kind=kind: board(kind)) for kind in ("vit", "cnn")},  # type: ignore[misc]
+    **{f"agreement-{kind}": (lambda kind=kind: agreement(kind)) for kind in ("vit", "cnn")},  # type: ignore[misc]
+    **{f"default-panel-{kind}": (lambda kind=kind: panel(kind)) for kind in ("vit", "cnn")},  # type: ignore[misc]
+}
+
+
+def filled(page: str) -> str:
+    """Return a page with every place in it written from the tables."""
+    return PLACE.sub(lambda found: f"{found[1]}{PARTS[found[2]]()}{found[3]}", page)
+
+
+def pages() -> Iterator[Path]:
+    """Return the guides that have such a place."""
+    for path in sorted((DOCS / "guide").glob("*.md")):
+        if PLACE.search(path.read_text(encoding="utf-8")):
+            yield path
+
+
+if __name__ == "__main__":
+    for each in pages():
+        each.write_text(filled(each.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Methods and metrics judged where the evidence is known: synthetic shapes, watermarks, parts, mosaics."""

@@ -1,0 +1,1 @@
+"""The figures of papers computed, each for `sightline.report.figures` to draw."""

@@ -1,0 +1,108 @@
+"""The rows of many units as one pyarrow table, from packs and from files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from sightline.bench.store.rows import complete_columns, schema
+from sightline.errors import warn
+from sightline.extras import require
+
+if TYPE_CHECKING:
+    from sightline.bench.store.store import Store
+
+__all__ = ["read_packed", "read_part", "read_units"]
+
+DAMAGED = "it is damaged or cut short"
+LOOKS = 4  # times that units are looked for again when they are folded while they are read
+
+
+def read_units(store: Store, keys: Sequence[str]) -> Any:
+    """Read units: a folder at once by DuckDB; file by file in a bucket, or where that fails."""
+    arrow = require("pyarrow")
+    if store.folder is not None:
+        duckdb = require("duckdb")
+        for _ in range(LOOKS):
+            before = set(store.packs.refresh().packs)
+            with suppress(duckdb.Error, arrow.ArrowException):
+                return _query(store, keys)
+            if set(store.packs.refresh().packs) == before:
+                break
+    packed = set(store.packs.refresh().units)
+    tables = [*_read_packs(store, keys), *_read_one_by_one(store, [key for key in keys if key not in packed])]
+    return arrow.concat_tables([schema().empty_table(), *tables])
+
+
+def read_part(store: Store, keys: Sequence[str], model: str, metric: str) -> Any:
+    """Read the rows of one model and metric from units of a folder; no others are held in memory.
+
+    Raises:
+        duckdb.Error: a file is damaged, or was folded into a pack meanwhile.
+    """
+    return _query(store, keys, "where model = $model and metric = $metric", {"model": model, "metric": metric})
+
+
+def _query(store: Store, keys: Sequence[str], where: str = "", values: Mapping[str, str] = MappingProxyType({})) -> Any:
+    """Read units of a folder by DuckDB."""
+    arrow, duckdb = require("pyarrow"), require("duckdb")
+    packed = {store.path(name): units for name, units in store.packs.files_of(keys).items()}
+    loose = [store.unit_path(key) for key in keys if key not in store.packs.units]
+    tables = [schema().empty_table()]
+    with duckdb.connect(":memory:") as base:
+        if loose:
+            query = f"select * from read_parquet($files, union_by_name = true) {where}"
+            tables.append(complete_columns(base.sql(query, params={"files": loose, **values}).to_arrow_table()))
+        if packed:
+            pairs = [(path, unit) for path, units in packed.items() for unit in units]
+            columns = [list(column) for column in zip(*pairs, strict=True)]
+            base.register("wanted", arrow.table(columns, ["wanted_file", "wanted_unit"]))
+            query = (
+                "select rows.* exclude (filename) from read_parquet($files, filename = true) as rows semi join wanted "
+                f"on rows.filename = wanted_file and rows.unit = wanted_unit {where}"
+            )
+            files = {"files": list(packed)}
+            tables.append(complete_columns(base.sql(query, params=files | dict(values)).to_arrow_table()))
+    return arrow.concat_tables(tables)
+
+
+def _read_packs(store: Store, keys: Sequence[str]) -> Iterator[Any]:
+    arrow, compute = require("pyarrow"), require("pyarrow.compute")
+    parquet = require("pyarrow.parquet")
+    for name, units in store.packs.files_of(keys).items():
+        try:
+            with store.files.open(store.path(name), "rb") as file:
+                table = parquet.read_table(file)
+        except (arrow.ArrowException, OSError, ValueError):
+            advice = "`sightline bench compact` puts it aside, and `sightline bench resume` makes its units anew"
+            warn(f"left out {store.path(name)}: {DAMAGED}; {advice}", stacklevel=4)
+            continue
+        yield complete_columns(table.filter(compute.is_in(table["unit"], value_set=arrow.array(units, "string"))))
+
+
+def _read_one_by_one(store: Store, keys: Sequence[str]) -> Iterator[Any]:
+    for key in keys:
+        try:
+            table = store.read(key)
+        except FileNotFoundError:  # another driver has just moved it
+            continue
+        if table is None:
+            message = f"left out {store.unit_path(key)}: {DAMAGED}; `sightline bench resume` makes it anew"
+            warn(message, stacklevel=4)
+            continue
+        yield complete_columns(table)
+
+
+def read_packed(store: Store, key: str) -> Any:
+    """Read the rows of one unit from its pack; None where they are damaged."""
+    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+    name = store.packs.packs[store.packs.units[key].pack].rows_name
+    try:
+        with store.files.open(store.path(name), "rb") as file:
+            return parquet.read_table(file, filters=[("unit", "=", key)]).cast(schema())
+    except FileNotFoundError:
+        raise
+    except (arrow.ArrowException, OSError, ValueError):
+        return None

@@ -1,0 +1,245 @@
+"""The rows of the table: what one model and metric say of each recipe, and of every two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sightline.bench.stats.paired import PairedScores
+from sightline.bench.stats.reduce import Numbers
+from sightline.bench.stats.resampling import (
+    Estimate,
+    Indices,
+    Settings,
+    holm,
+    paired_permutation_test,
+    pairs_of,
+    resample,
+    win_rates,
+)
+from sightline.bench.stats.ties import letters, rank_intervals
+from sightline.bench.tables.columns import NAN, RecipeResult, TableRow, build_rows
+from sightline.bench.tables.traits import direction_of, traits_of
+
+__all__ = ["Comparison", "compare", "own_statistics", "sign_of"]
+
+Statistics = dict[str, NDArray[Any]]  # by the name of a column, one entry per recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two recipes under one metric with one model.
+
+    Attributes:
+        model: the model's id.
+        metric: recipe of the metric.
+        a: the better recipe on these images.
+        b: the other.
+        images: how many both scored; the comparison is about these.
+        difference: mean of `a` less mean of `b`, in the metric's own unit.
+        low: lower end of its confidence interval.
+        high: upper end.
+        p: of the paired permutation test, two-sided.
+        p_holm: the same, corrected over all pairs of this model and metric.
+        wins: share of images on which `a` is better, draws counting half.
+        different: whether the two are significantly different.
+    """
+
+    model: str
+    metric: str
+    a: str
+    b: str
+    images: int
+    difference: float
+    low: float
+    high: float
+    p: float
+    p_holm: float
+    wins: float
+    different: bool
+
+
+def sign_of(metric: str) -> int:
+    """Return 1 for a metric of which higher is better, -1 for one of which lower is."""
+    return 1 if direction_of(metric) == "higher" else -1
+
+
+def compare(
+    scores: PairedScores, settings: Settings, row_type: type[TableRow] = TableRow
+) -> tuple[list[TableRow], list[Comparison]]:
+    """Return the rows of one model and metric, best first, and the comparisons of every two of its recipes."""
+    sign = sign_of(scores.metric)
+    statistics: Statistics = {}
+    comparisons: list[Comparison] = []
+    if scores.images:
+        scores = _best_first(scores, sign)
+        pairs = _compare_pairs(scores, sign, settings)
+        estimate = _own_estimates(scores, settings)
+        statistics = _intervals(estimate) | _margins(scores, sign, pairs, settings)
+        if scores.ranked:
+            statistics |= _ranks(scores, sign, estimate.statistic, pairs)
+        comparisons = list(_comparisons(scores, pairs))
+    results = [RecipeResult(scores, index, statistics) for index in range(len(scores.recipes))]
+    return build_rows(row_type, results), comparisons
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pairs:
+    """Every two recipes on the images that both scored, the one that is better there first, one entry per pair."""
+
+    first: Indices
+    second: Indices
+    images: Indices
+    difference: Estimate
+    p: Numbers
+    p_holm: Numbers
+    wins: Numbers
+    different: NDArray[np.bool_]
+
+    def square(self, values: NDArray[Any], count: int) -> NDArray[Any]:
+        """Return values of pairs as a matrix, (recipe, recipe), filled where the row's recipe is the better one."""
+        filled = np.zeros((count, count), dtype=values.dtype)
+        filled[self.first, self.second] = values
+        return filled
+
+
+def _best_first(scores: PairedScores, sign: int) -> PairedScores:
+    order = np.argsort(-sign * own_statistics(scores), kind="stable")
+    return replace(
+        scores,
+        recipes=tuple(scores.recipes[index] for index in order),
+        counts=tuple(scores.counts[index] for index in order),
+        values=scores.values[:, order],
+        data=scores.data[:, order],
+    )
+
+
+def _groups(common: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], Indices]]:
+    """Group columns that are about the same images, (image, column): yield these images and the columns."""
+    patterns: dict[bytes, list[int]] = {}
+    for column in range(common.shape[1]):
+        patterns.setdefault(np.packbits(common[:, column]).tobytes(), []).append(column)
+    for columns in patterns.values():
+        yield common[:, columns[0]], np.array(columns)
+
+
+def own_statistics(scores: PairedScores) -> Numbers:
+    """Return the statistic of each recipe over the images that it scored, NaN where it scored none."""
+    found = np.full(len(scores.recipes), NAN)
+    for images, columns in _groups(scores.scored):
+        if images.any():
+            found[columns] = scores.reduction.statistic(scores.data[images][:, columns])
+    return found
+
+
+def _own_estimates(scores: PairedScores, settings: Settings) -> Estimate:
+    """Estimate the statistic of each recipe over the images that it scored."""
+    found = np.full((4, len(scores.recipes)), NAN)
+    for images, columns in _groups(scores.scored):
+        if images.any():
+            data = scores.data[images][:, columns]
+            found[:, columns] = _numbers(resample(scores.reduction, data, settings).estimate(settings.confidence))
+    return Estimate(*found)
+
+
+def _numbers(estimate: Estimate) -> list[Numbers]:
+    return [estimate.statistic, estimate.low, estimate.high, estimate.standard_error]
+
+
+def _differences(
+    scores: PairedScores, first: Indices, second: Indices, settings: Settings, *, tested: bool = True
+) -> tuple[Estimate, Numbers]:
+    """Estimate the difference of each pair on the images that both scored, and test it if asked."""
+    found, p = np.full((4, len(first)), NAN), np.ones(len(first))
+    for images, pairs in _groups(scores.scored[:, first] & scores.scored[:, second]):
+        if not images.any():
+            continue
+        kept, sides = np.unique([first[pairs], second[pairs]], return_inverse=True)
+        a, b = sides.reshape(2, -1)
+        data, values = scores.data[images][:, kept], scores.values[images][:, kept]
+        resamples = resample(scores.reduction, data, settings).differences(a, b)
+        found[:, pairs] = _numbers(resamples.estimate(settings.confidence))
+        if tested:
+            p[pairs] = paired_permutation_test(scores.reduction, data, values, a, b, settings)
+    return Estimate(*found), p
+
+
+def _compare_pairs(scores: PairedScores, sign: int, settings: Settings) -> _Pairs:
+    first, second = pairs_of(len(scores.recipes))
+    difference, p = _differences(scores, first, second, settings)
+    swapped = sign * difference.statistic < 0
+    first, second = np.where(swapped, second, first), np.where(swapped, first, second)
+    turned = np.where(swapped, -1.0, 1.0)
+    low, high = (
+        np.where(swapped, -a, b) for a, b in ((difference.high, difference.low), (difference.low, difference.high))
+    )
+    difference = Estimate(turned * difference.statistic, low, high, difference.standard_error)
+    p_holm = holm(p)
+    different = (p_holm <= 1 - settings.confidence) & (sign * difference.statistic > 0)
+    common = scores.scored[:, first] & scores.scored[:, second]
+    images = common.sum(axis=0)
+    with np.errstate(invalid="ignore"):
+        ahead = np.sign(sign * (scores.values[:, first] - scores.values[:, second]))
+        wins = np.where(common, ahead, 0.0).sum(axis=0) / images / 2 + 0.5
+    return _Pairs(first, second, images, difference, p, p_holm, wins, different)
+
+
+def _intervals(estimate: Estimate) -> Statistics:
+    return {
+        "mean": estimate.statistic,
+        "low": estimate.low,
+        "high": estimate.high,
+        "standard_error": estimate.standard_error,
+    }
+
+
+def _ranks(scores: PairedScores, sign: int, means: Numbers, pairs: _Pairs) -> Statistics:
+    """Return ranks, groups and wins."""
+    ahead = pairs.square(pairs.different, len(scores.recipes))
+    low, high = rank_intervals(ahead)
+    near = 1e-12 * np.nanmax(np.abs(means))
+    rank = 1 + (sign * means[None] > sign * means[:, None] + near).sum(axis=1)
+    group = np.array(letters(ahead | ahead.T), dtype=object)
+    return {"rank": rank, "rank_low": low, "rank_high": high, "group": group, "wins": win_rates(sign * scores.values)}
+
+
+def _margins(scores: PairedScores, sign: int, pairs: _Pairs, settings: Settings) -> Statistics:
+    """Return how far each recipe is ahead of the best control, on the images that both scored."""
+    count = len(scores.recipes)
+    best = next((index for index, recipe in enumerate(scores.recipes) if traits_of(recipe).control), None)
+    if best is None or count < 2:
+        return {}
+    ahead, _ = _differences(scores, np.arange(count), np.full(count, best), settings, tested=False)
+    ends = (ahead.low, ahead.high) if sign > 0 else (-ahead.high, -ahead.low)
+    p_holm = pairs.square(pairs.p_holm, count)
+    margins = {"margin": sign * ahead.statistic, "margin_low": ends[0], "margin_high": ends[1]}
+    margins["p_control"] = p_holm[best] + p_holm[:, best]  # one of the two is 0: a pair is filled in once
+    return {name: np.where(np.arange(count) == best, NAN, values) for name, values in margins.items()}
+
+
+def _comparisons(scores: PairedScores, pairs: _Pairs) -> Iterator[Comparison]:
+    difference = pairs.difference
+    for index, (first, second) in enumerate(zip(pairs.first, pairs.second, strict=True)):
+        yield Comparison(
+            scores.model,
+            scores.metric,
+            a=scores.recipes[first],
+            b=scores.recipes[second],
+            images=int(pairs.images[index]),
+            difference=_known(difference.statistic[index]),
+            low=_known(difference.low[index]),
+            high=_known(difference.high[index]),
+            p=float(pairs.p[index]),
+            p_holm=float(pairs.p_holm[index]),
+            wins=float(pairs.wins[index]),
+            different=bool(pairs.different[index]),
+        )
+
+
+def _known(value: float) -> float:
+    return NAN if math.isnan(value) else float(value)

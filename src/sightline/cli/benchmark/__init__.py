@@ -1,0 +1,1 @@
+"""The commands of a benchmark: run a plan, watch it, report it."""

@@ -1,0 +1,1 @@
+"""The commands that look something up: what there is, a card, a citation, what is installed."""

@@ -1,0 +1,1 @@
+"""Concepts: components that the activations of a layer are made of, and how much they matter."""

@@ -1,0 +1,1 @@
+"""Methods that limit how much information a layer passes on."""

@@ -1,0 +1,1 @@
+"""Attributions to the cells of a layer along a path of images."""

@@ -1,0 +1,1 @@
+"""Shapley values of superpixels, and their estimators."""

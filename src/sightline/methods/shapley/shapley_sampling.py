@@ -1,0 +1,86 @@
+"""Shapley value sampling: the mean gain of each superpixel when superpixels are added in random permutations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sightline.errors import RecipeError
+from sightline.methods.sampling.coalitions import (
+    FillOption,
+    SegmentMethod,
+    check_fill,
+    coalition_scores,
+    fill_images,
+)
+from sightline.methods.scored import Score, scored
+from sightline.methods.shapley.kernel_shap import coalitions_of, mean_gains
+from sightline.models.adapter import Adapter
+from sightline.perturb.segments import Segments
+from sightline.perturb.superpixels import Option, about, as_option
+from sightline.registry import METHODS
+from sightline.seeds import generators, uniform
+from sightline.types import Passes, Target
+
+
+@METHODS.register(
+    "shapley_sampling",
+    family="shapley",
+    cite="castro2009",
+    cost="2 forward, and 1 per sample for every superpixel but one",
+    parity="captum ShapleyValueSampling on the same permutations, 1e-5, its own precision",
+)
+@dataclass(frozen=True, slots=True)
+class ShapleySampling(SegmentMethod):
+    r"""Shapley value sampling: the mean gain in score as superpixels are added one by one in random permutations.
+
+    .. math:: A_i = \frac1n \sum_{k=1}^{n} \bigl[s(x_{P_k(i) \cup \{i\}}) - s(x_{P_k(i)})\bigr]
+
+    where :math:`P_k(i)` are the superpixels before i in permutation k, the others being filled. Unbiased for Shapley
+    values whatever the number of permutations, and complete: the values sum to :math:`s(x) - s(x_\emptyset)`. A
+    black-box method for any model; all classes share the passes. ``kernel_shap`` estimates the same values by a
+    regression, mostly with less variance for the same passes.
+
+    Attributes:
+        samples: number of permutations.
+        segments: the superpixels: grid, slic, quickshift or felzenszwalb, or one of these with its numbers, such as
+            ('grid', 2, 4) or ('slic', 60), or a small label map, such as ((0, 0, 1), (2, 2, 1)), stretched over the
+            image. Python may bring its own, `ShapleySampling(segments=labels)`: whole numbers, (height, width) or
+            (image, height, width), or a function from an image to them.
+        seed: of the permutations.
+        blank: the fill of a removed superpixel: mean, the mean colour of the training set, black, white, blur, segment,
+            its own mean colour, or a number, that value after normalisation.
+        score: the score of the class: logit, probability or log_probability; None for the target itself.
+    """
+
+    samples: int = 25
+    segments: Option = "grid"
+    seed: int = 0
+    blank: FillOption = "mean"
+    score: Score | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "segments", as_option(self.segments))
+        check_fill(self.blank)
+        if self.samples < 1:
+            raise RecipeError(f"got samples={self.samples}; at least one permutation is needed")
+
+    def values(
+        self, model: Adapter, images: Tensor, targets: Sequence[Target], pieces: Sequence[Segments]
+    ) -> list[Tensor]:
+        fill = fill_images(model, images, self.blank, pieces)
+        ranks = [
+            uniform((self.samples, piece.count), generator).argsort(dim=1).argsort(dim=1)
+            for piece, generator in zip(pieces, generators(self.seed, images), strict=True)
+        ]
+        ends = [torch.tensor([[False], [True]]).expand(2, piece.count) for piece in pieces]
+        coalitions = [torch.cat([end, coalitions_of(own)]) for end, own in zip(ends, ranks, strict=True)]
+        score_targets = [scored(target, self.score, model) for target in targets]
+        scores = coalition_scores(model, images, fill, pieces, coalitions, score_targets)
+        return [mean_gains(own, y[:, 2:], y[:, 0], y[:, 1]).to(y) for own, y in zip(ranks, scores, strict=True)]
+
+    def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        return Passes(2 + self.samples * (about(self.segments, model.default_size) - 1))

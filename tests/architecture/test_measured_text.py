@@ -1,0 +1,42 @@
+"""What guides quote from docs/measured is what the tables hold."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from tests.architecture import pages
+
+sys.path.insert(0, str(pages.ROOT / "scripts"))
+import measured_text
+
+from sightline.recipe import parse, parse_metric
+
+PAGES = [path.stem for path in measured_text.pages()]
+
+
+def test_every_paper_has_its_claims_in_its_guide():
+    assert {*measured_text.GUIDES, "claims"} <= {*PAGES}
+
+
+@pytest.mark.parametrize("guide", PAGES)
+def test_a_guide_says_what_was_measured(guide):
+    written = pages.read(f"docs/guide/{guide}.md")
+    assert measured_text.filled(written) == written, "run python scripts/measured_text.py"
+
+
+def test_a_claim_has_a_figure_and_the_verdict_that_follows_from_it():
+    rows = measured_text.read("claims")
+    assert {row["paper"] for row in rows} == {*measured_text.GUIDES.values()}
+    for row in rows:
+        if not row["metric"]:
+            assert row["verdict"] == "cannot be told"
+            continue
+        difference, error = float(row["difference"]), float(row["error"])
+        assert parse_metric(row["metric"])
+        assert parse(row["recipe"])
+        assert parse(row["than"])
+        if row["verdict"] == "holds":
+            assert difference + 0.02 > error
+        if row["verdict"] == "does not hold":
+            assert difference < -error
