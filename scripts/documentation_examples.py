@@ -18,7 +18,7 @@ from sightline.errors import SightlineError, SightlineWarning
 from sightline.models.inputs import as_picture
 from sightline.recipe import example
 from sightline.registry import METHODS, METRICS, OPERATORS, Spec
-from sightline.report.figure import Tile, panel, save_png
+from sightline.report.layout import Tile, panel, save_png
 
 __all__ = ["Example", "dataset_picture", "metric_example", "recipe_of", "shown_example"]
 

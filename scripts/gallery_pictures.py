@@ -19,7 +19,7 @@ from sightline.audit.verdict import ExplainedImage
 from sightline.data.shapes import Shapes
 from sightline.formatting import format_score
 from sightline.models.adapter import Adapter
-from sightline.report.figure import Tile, panel, save_png, stack
+from sightline.report.layout import Tile, panel, save_png, stack
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDTH = 190  # points of one picture

@@ -15,7 +15,7 @@ import sightline
 from sightline import adapt, errors
 from sightline.data.bands import read_bands
 from sightline.extras import require
-from sightline.models.channels import Grey, input_channels
+from sightline.models.facts import Grey, input_channels
 from sightline.models.inputs import as_batch, open_picture, seen_pixels, view_of
 from sightline.registry import METHODS
 

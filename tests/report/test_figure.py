@@ -10,21 +10,19 @@ import pytest
 from PIL import Image, ImageFont
 
 from sightline.errors import InputError, OutputError, ShapeError
-from sightline.report import figure
+from sightline.report import layout
 from sightline.report.figure import (
     DIVERGING,
     SEQUENTIAL,
-    Tile,
     colour,
     css_gradient,
     heat,
     limit_of,
     overlay,
     palette_for,
-    panel,
-    save_png,
     scaled,
 )
+from sightline.report.layout import Tile, panel, save_png
 
 
 @pytest.fixture
@@ -134,12 +132,12 @@ def test_a_panel_without_maps_is_the_photograph_on_paper(photograph):
 
 def test_a_long_recipe_is_shortened_in_its_middle_and_foreign_letters_are_replaced():
     font = ImageFont.load_default(size=14)
-    fitted = figure.fit_text("var(skip_plus(libra(ixg), start=4), classes='top3')", font, 120)
+    fitted = layout.fit_text("var(skip_plus(libra(ixg), start=4), classes='top3')", font, 120)
     assert font.getlength(fitted) <= 120
     assert fitted.startswith("var(")
     assert fitted.endswith("3')")
     assert "…" in fitted
-    assert figure.fit_text("caf\u00e9 \u2212 \u732b\n…", font, 500) == "cafe - ? …"
+    assert layout.fit_text("caf\u00e9 \u2212 \u732b\n…", font, 500) == "cafe - ? …"
 
 
 def test_a_saved_picture_is_read_back_unchanged_and_folders_are_made(tmp_path, photograph):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sightline.report.figure import overlay
+from sightline.report.figure import overlay, shown_map, smoothing_note, smoothing_of
 from sightline.report.outline import INNER, outlined
-from sightline.report.smoothing import shown_map, smoothing_note, smoothing_of
 
 
 def scattered(side: int = 64) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.audit.panel import ScoredMap
-from sightline.report.smoothing import smoothing_of
+from sightline.report.figure import smoothing_of
 from sightline.types import Attribution
 
 __all__ = ["KeptMap", "MapCache"]

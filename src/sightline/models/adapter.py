@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from sightline.errors import InputError, NumericalError, SiteError, TargetError, UnsupportedModel
 from sightline.models.capture import Change, Site, capture
-from sightline.models.channels import COLOURS, UNKNOWN, check_normalisation, input_channels
 from sightline.models.edit import edit
-from sightline.models.facts import IMAGENET_SIZE, HasOutput, check_output, runs_with
+from sightline.models.facts import COLOURS, UNKNOWN, check_normalisation, input_channels
+from sightline.models.output import HasOutput, check_output, runs_with
 from sightline.models.passes import evaluating, exclusive, in_batches, setting, spend
+from sightline.models.survey import IMAGENET_SIZE
 from sightline.models.tasks.dense import read_dense
 from sightline.models.tasks.reading import NEEDED, read_task
 from sightline.registry import unknown

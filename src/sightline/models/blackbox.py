@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site
-from sightline.models.facts import IMAGE_SIZES
 from sightline.models.passes import spend
+from sightline.models.survey import IMAGE_SIZES
 from sightline.types import TokenGrid, pixel_grid
 
 

@@ -23,6 +23,8 @@ from sightline.models.capture import Change, Site, watch
 
 Size = tuple[int, int]
 CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+IMAGENET_SIZE = 224  # pixels a side that models are usually built for
+IMAGE_SIZES = (IMAGENET_SIZE, 32, 64, 28, 96, 128, 256, 299, 384, 512)  # tried in turn where none is known
 POOLS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.AvgPool2d, nn.MaxPool2d, nn.Flatten)
 
 

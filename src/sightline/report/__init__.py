@@ -6,7 +6,8 @@ Maps are scaled for display here and nowhere else.
 from __future__ import annotations
 
 from sightline.report.charts.curve import line_chart
-from sightline.report.figure import DIVERGING, SEQUENTIAL, Palette, Tile, colour, heat, overlay, panel, save_png
+from sightline.report.figure import DIVERGING, SEQUENTIAL, Palette, colour, heat, overlay
+from sightline.report.layout import Tile, panel, save_png
 from sightline.report.page import ExplainPage, ImageSection, MapCard, write_page
 
 __all__ = [

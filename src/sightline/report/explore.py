@@ -11,8 +11,7 @@ import numpy as np
 
 from sightline.audit.panel import ExplainedImage
 from sightline.extras import require
-from sightline.report.figure import DIVERGING
-from sightline.report.smoothing import smoothing_of
+from sightline.report.figure import DIVERGING, smoothing_of
 
 __all__ = ["explore_image", "widget_module", "widget_style"]
 

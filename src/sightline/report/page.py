@@ -25,9 +25,8 @@ from sightline.extras import require
 from sightline.files import write_output
 from sightline.formatting import format_count, format_interval, format_percent, format_probability, format_score
 from sightline.report.charts.curve import line_chart
-from sightline.report.figure import DIVERGING, SEQUENTIAL, css_gradient, overlay_and_heat
+from sightline.report.figure import DIVERGING, SEQUENTIAL, css_gradient, overlay_and_heat, shown_map, smoothing_note
 from sightline.report.outline import outlined
-from sightline.report.smoothing import shown_map, smoothing_note
 
 __all__ = [
     "ExplainPage",

@@ -23,10 +23,10 @@ from sightline.extras import require
 from sightline.formatting import format_interval, format_percent, format_probability, format_score
 from sightline.models.inputs import as_picture
 from sightline.report.explore import explore_image
-from sightline.report.figure import DIVERGING, Tile, limit_of, overlay, panel, stack, with_scale
+from sightline.report.figure import DIVERGING, limit_of, overlay, shown_map, smoothing_note
+from sightline.report.layout import Tile, panel, stack, with_scale
 from sightline.report.outline import outlined
 from sightline.report.page import ExplainPage, embed, image_section, render_page
-from sightline.report.smoothing import shown_map, smoothing_note
 from sightline.task_targets import Box, Region, target_mask
 from sightline.types import Attribution
 

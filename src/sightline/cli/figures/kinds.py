@@ -160,8 +160,8 @@ def _draw_panel(pairs: Sequence[tuple[Drawing, Subject]]) -> Drawn:
 def _draw_distribution(drawing: Drawing, subject: Subject) -> Drawn:
     from sightline import api
     from sightline.audit.figures.class_maps import operated
-    from sightline.report.figure import stack
     from sightline.report.figures.distribution import class_distribution
+    from sightline.report.layout import stack
 
     name, _, options = drawing.options.operator.partition("(")
     own = options.rstrip().removesuffix(")") if name.strip() == "var" else ""
@@ -183,8 +183,8 @@ def _draw_input(drawing: Drawing, subject: Subject) -> Drawn:
 
 
 def _draw_layers(drawing: Drawing, subject: Subject) -> Drawn:
-    from sightline.report.figure import stack
     from sightline.report.figures.layers import layer_strip
+    from sightline.report.layout import stack
 
     found = _explained(drawing, subject, drawing.methods)
     return stack([layer_strip(one) for one in found]), _facts(drawing, subject, drawing.methods)
@@ -212,8 +212,8 @@ def mda_recipes(drawing: Drawing) -> list[str]:
 
 
 def _draw_order(drawing: Drawing, subject: Subject) -> Drawn:
-    from sightline.report.figure import stack
     from sightline.report.figures.refinement import numbered_patches, refinement_of
+    from sightline.report.layout import stack
 
     found = _refined(drawing, subject)
     orders = [list(refinement_of(one).images[0].search.order) for one in found]
@@ -222,8 +222,8 @@ def _draw_order(drawing: Drawing, subject: Subject) -> Drawn:
 
 
 def _draw_density(drawing: Drawing, subject: Subject) -> Drawn:
-    from sightline.report.figure import stack
     from sightline.report.figures.refinement import GAMMAS, density_sweep
+    from sightline.report.layout import stack
 
     gammas, kappas = drawing.options.gamma or GAMMAS, drawing.options.kappa or None
     found = _refined(drawing, subject)

@@ -16,12 +16,19 @@ from torch import Tensor, nn
 
 from sightline.errors import InputError, SightlineError, SiteError, UnsupportedModel
 from sightline.models.capture import Change, Site, watch
-from sightline.models.channels import COLOURS
 from sightline.models.cnn.adapter import Convolutional
 from sightline.models.cnn.hierarchical import sizes
-from sightline.models.facts import IMAGE_SIZES, torchvision_facts, transformers_facts
+from sightline.models.facts import COLOURS, torchvision_facts, transformers_facts
 from sightline.models.passes import spend
-from sightline.models.survey import CONVOLUTIONS, ModuleOutput, Size, Survey, keeps_channels_last, map_sites
+from sightline.models.survey import (
+    CONVOLUTIONS,
+    IMAGE_SIZES,
+    ModuleOutput,
+    Size,
+    Survey,
+    keeps_channels_last,
+    map_sites,
+)
 from sightline.models.tasks.reading import NEEDED
 from sightline.models.vit.timm import timm_facts
 

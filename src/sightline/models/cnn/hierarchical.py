@@ -10,7 +10,8 @@ from typing import Any
 from torch import nn
 
 from sightline.models.cnn.steps import Plan, Step, each, head, same, step
-from sightline.models.facts import IMAGENET_SIZE, is_a
+from sightline.models.facts import is_a
+from sightline.models.survey import IMAGENET_SIZE
 
 
 def timm_swin(model: Any) -> Plan:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from sightline.extras import require
 from sightline.models.capture import Site
-from sightline.models.channels import COLOURS, for_channels, input_channels
-from sightline.models.facts import is_a
+from sightline.models.facts import COLOURS, for_channels, input_channels, is_a
 from sightline.models.passes import setting
 from sightline.models.vit.adapter import (
     Block,

@@ -16,8 +16,7 @@ import numpy as np
 from PIL import Image, features
 
 from sightline.formatting import format_score
-from sightline.report.figure import DIVERGING, Numbers, colour, heat, scaled
-from sightline.report.smoothing import shown_map, smoothing_note
+from sightline.report.figure import DIVERGING, Numbers, colour, heat, scaled, shown_map, smoothing_note
 
 __all__ = ["BUDGET", "GalleryImage", "choose_images", "render_gallery", "transparent_overlay"]
 

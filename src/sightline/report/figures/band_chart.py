@@ -13,7 +13,7 @@ import numpy.typing as npt
 from sightline.errors import InputError
 from sightline.report.charts.curve import SERIES, Area, axis_number, nice_range, nice_ticks, shorten, svg, tick_label
 from sightline.report.charts.mean_curve import MeanCurve, mean_curve
-from sightline.report.figure import INK, PAPER
+from sightline.report.layout import INK, PAPER
 
 __all__ = ["Band", "Chart", "charts_document", "document"]
 

@@ -9,8 +9,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from sightline.errors import InputError
 from sightline.operators.density import Refinement
-from sightline.report.figure import INK, PAPER, Numbers, overlay
+from sightline.report.figure import Numbers, overlay
 from sightline.report.figures.sheet import Cell, Row, photograph_of, sheet
+from sightline.report.layout import INK, PAPER
 from sightline.types import Attribution
 
 __all__ = ["density_sweep", "numbered_patches", "patch_orders"]

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from sightline.errors import InputError
 from sightline.models.inputs import as_picture
-from sightline.report.figure import INK, PAPER, SOFT, fit_text
+from sightline.report.layout import INK, PAPER, SOFT, fit_text
 from sightline.types import Attribution
 
 __all__ = ["Cell", "Row", "photograph_of", "sheet"]
