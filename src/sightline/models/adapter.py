@@ -23,7 +23,7 @@ from sightline.models.channels import COLOURS, UNKNOWN, check_normalisation, inp
 from sightline.models.edit import edit
 from sightline.models.facts import IMAGENET_SIZE, HasOutput, check_output, runs_with
 from sightline.models.memory import estimated_peak, images_that_fit
-from sightline.models.passes import evaluating, exclusive, in_batches, setting, spend
+from sightline.models.passes import evaluating, exclusive, in_batches, require_true, setting, spend
 from sightline.models.tasks.dense import read_dense
 from sightline.models.tasks.reading import NEEDED, read_task
 from sightline.registry import unknown
@@ -374,8 +374,8 @@ class Adapter(HasOutput, ABC):
 
     def check_logits(self, logits: Tensor) -> Tensor:
         """Refuse logits that are no numbers."""
-        if not torch.isfinite(logits).all():
-            raise NumericalError(f"{self.name} returned NaN or infinite logits; check its weights and its precision")
+        message = f"{self.name} returned NaN or infinite logits; check its weights and its precision"
+        require_true(torch.isfinite(logits).all(), NumericalError(message))
         return logits
 
     def evaluating(self) -> AbstractContextManager[list[nn.Module]]:
