@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sightline.methods.path.pool import WithBaselines
 from sightline.models.adapter import Adapter
+from sightline.models.passes import take_rows
 from sightline.registry import METHODS
 from sightline.seeds import generators, uniform
 from sightline.types import Attribution, Passes, Target, pixel_grid
@@ -51,7 +52,7 @@ class GradientShap(WithBaselines):
         for baselines, rows in self.baselines.batches(model, images):
             count = len(rows) // len(images)
             share = points[:, done : done + count].flatten()[:, None, None, None]
-            difference = images[rows] - baselines
+            difference = take_rows(images, rows) - baselines
             pixels = (baselines + share * difference).requires_grad_()
             with torch.enable_grad():
                 logits = model(pixels)

@@ -30,7 +30,7 @@ from sightline.methods.path.integrands import (
 )
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Change
-from sightline.models.passes import in_batches
+from sightline.models.passes import in_batches, take_rows
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import Attribution, Passes, Target
 
@@ -71,7 +71,7 @@ class AttentionIntegral:
             index = torch.arange(part.start, part.stop)
             rows, step = (index // image.count).tolist(), index % image.count
             nodes, weights = image.at(step, self.images)
-            tokens = self.model.start(torch.lerp(baseline[rows], self.images[rows], nodes))
+            tokens = self.model.start(torch.lerp(take_rows(baseline, rows), take_rows(self.images, rows), nodes))
             terms = self._integrate(tokens, 0, {}, rows)
             return terms * weights.view(-1, *[1] * (terms.ndim - 1))
 
