@@ -109,7 +109,7 @@ class ExtremalPerturbation:
         """Yield the parameters and their masks at each step; images and targets are repeated for each area."""
         exact = full_precision(images)
         blurred = pyramid(exact, self.levels, self.blur)
-        areas = torch.tensor(self.areas, dtype=torch.float64).repeat(len(images) // len(self.areas))
+        areas = torch.tensor(self.areas, dtype=torch.float64).repeat(len(images) // len(self.areas)).to(images.device)
         parameters = exact.new_ones(len(images), *lattice.shape)
         weights, velocity = lattice.weights(exact), None
         for step in range(self.steps):
