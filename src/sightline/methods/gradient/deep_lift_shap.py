@@ -12,6 +12,7 @@ from sightline.methods.gradient.deep_lift import contributions
 from sightline.methods.gradient.gradient import At, on_grid, tokens_or_pixels
 from sightline.methods.path.pool import WithBaselines
 from sightline.models.adapter import Adapter
+from sightline.models.passes import take_rows
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
@@ -50,7 +51,7 @@ class DeepLiftShap(WithBaselines):
         totals: list[Tensor] = []  # (layer, batch, pixel or token), one for each target
         for baselines, rows in self.baselines.batches(model, images):
             several = [target.take(rows) for target in targets]
-            of_targets = contributions(model, images[rows], baselines, several, at)
+            of_targets = contributions(model, take_rows(images, rows), baselines, several, at)
             summed = [torch.stack([x.sum(dim=channels) for x in layers.values()]) for layers in of_targets]
             means = [x.unflatten(1, (len(images), -1)).sum(dim=2) / self.samples for x in summed]
             totals = [a + b for a, b in zip(totals, means, strict=True)] if totals else means
