@@ -49,7 +49,7 @@ class GradientShap(WithBaselines):
         points = stratified(images, self.samples, self.seed)
         totals = [torch.zeros_like(images) for _ in targets]
         done = 0
-        for baselines, rows in self.baselines.batches(model, images):
+        for baselines, rows in self.baselines.batches(model, images, model.batch):
             count = len(rows) // len(images)
             share = points[:, done : done + count].flatten()[:, None, None, None]
             difference = take_rows(images, rows) - baselines

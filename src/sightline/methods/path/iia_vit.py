@@ -30,6 +30,7 @@ from sightline.methods.path.integrands import (
 )
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Change
+from sightline.models.memory import held
 from sightline.models.passes import in_batches, take_rows
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import Attribution, Passes, Target
@@ -75,7 +76,8 @@ class AttentionIntegral:
             terms = self._integrate(tokens, 0, {}, rows)
             return terms * weights.view(-1, *[1] * (terms.ndim - 1))
 
-        terms = torch.cat(in_batches(work, len(self.images) * image.count, self.model.batch))
+        size = self.model.images_at_once(lambda: held(self.model, graphs=1, attention=4))
+        terms = torch.cat(in_batches(work, len(self.images) * image.count, size))
         total: Tensor = terms.unflatten(0, (-1, image.count)).sum(dim=1)
         return total
 

@@ -90,7 +90,8 @@ class Occlusion(SegmentMethod):
             spans(side, _pixels(self.window, side), _pixels(self.stride, side)) for side in images.shape[-2:]
         )
         # the windows along each axis; their products are the windows
-        down, along = (_inside(x, side).to(images.device) for x, side in zip((rows, columns), images.shape[-2:], strict=True))
+        sides = zip((rows, columns), images.shape[-2:], strict=True)
+        down, along = (_inside(windows, side).to(images.device) for windows, side in sides)
         count = len(rows) * len(columns)
 
         def masks(_: int, part: slice) -> Tensor:
