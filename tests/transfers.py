@@ -46,15 +46,15 @@ class PretendedDevice(TorchFunctionMode):
 
     def _count(self, name: str, args: Any, options: dict[str, Any], tensors: list[Tensor]) -> None:
         on_device = [tensor for tensor in tensors if not getattr(tensor, "_processor", False)]
-        if name in READ and on_device or name == "to" and "cpu" in args and on_device:
+        to_processor = name == "to" and "cpu" in args
+        if on_device and (name in READ or to_processor):
             self.note(self.waits, name)
         elif name in INDEX and on_device and not getattr(args[0], "_processor", False):
             self._count_index(name, args[1])
         elif name in MADE and options.get("device") not in (None, "cpu") and name in ("tensor", "as_tensor", "asarray"):
             self.sent_from(name, [x for x in args[:1] if not isinstance(x, Tensor) or getattr(x, "_processor", False)])
-        elif name in ("to", "cuda") and tensors and getattr(args[0], "_processor", False) and "cpu" not in args:
-            if _moves(args[1:], options):
-                self.sent_from(name, args[:1])
+        elif name == "to" and getattr(args[0], "_processor", False) and _moves(args[1:], options):
+            self.sent_from(name, args[:1])
 
     def _count_index(self, name: str, index: Any) -> None:
         for part in index if isinstance(index, tuple) else (index,):

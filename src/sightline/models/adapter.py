@@ -112,14 +112,22 @@ class Adapter(HasOutput, ABC):
         """How many images go through the model at once: as said, or as many as fit into free memory with a graph."""
         if self._batch is not None:
             return self._batch
-        size = self._size or self.default_size
-        if size not in self._fitting:
-            self._fitting[size] = images_that_fit(self)
-        return self._fitting[size]
+        if self.seen_size not in self._fitting:
+            self._fitting[self.seen_size] = images_that_fit(self)
+        return self._fitting[self.seen_size]
 
     @batch.setter
     def batch(self, count: int) -> None:
         self._batch = count
+
+    def images_at_once(self, each: Callable[[], int]) -> int:
+        """Return how many images go through the model at once where each takes so many bytes: the batch at most."""
+        return self.batch if self._batch is not None else min(self.batch, images_that_fit(self, each))
+
+    @property
+    def seen_size(self) -> tuple[int, int]:
+        """Height and width of the images last seen; before there were any, those the model was made for."""
+        return self._size or self.default_size
 
     def peak(self, passes: Passes, needs: frozenset[str] = frozenset()) -> int:
         """Return about how many bytes a method with this cost and these needs holds at once; see `estimated_peak`."""

@@ -307,7 +307,12 @@ def runs_with(model: Adapter, channels: int, size: tuple[int, int]) -> bool:
 
 
 def blank_logits(
-    model: Adapter, size: tuple[int, int], device: str | torch.device, channels: int | None = None, *, graph: bool = True
+    model: Adapter,
+    size: tuple[int, int],
+    device: str | torch.device,
+    channels: int | None = None,
+    *,
+    graph: bool = True,
 ) -> Tensor:
     """Run a model on one blank image, with or without a graph, and leave the random numbers where they were."""
     with (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ GIB = 2**30
 IMAGES = 16  # at once on a processor, where more gain nothing
 IMAGES_ON_DEVICE = 128  # at once on a GPU
 SHARE = 0.5  # of the free memory that one batch may take: maps, gradients and the rest of the program need some too
-PROCESSOR_LIMIT = 2 * GIB  # that one batch may take on a processor, however much is free
+PROCESSOR_LIMIT = 3 * GIB  # that one batch may take on a processor, however much is free
 SMALL = 64 * 64  # pixels: a batch of images this small fits into any memory, and is not counted
 ONE_PASS = 1.5  # passes up to which a method runs the image once
 COPIES = 2  # of an image, and of the attention: the values and their gradients
@@ -108,7 +108,7 @@ def activation_memory(model: Adapter, size: Size | None = None) -> ActivationMem
     network = model.model
     if not isinstance(network, nn.Module):
         return None
-    size = size or model._size or model.default_size
+    size = size or model.seen_size
     known = _counted.setdefault(network, {})
     key = (model.image_channels, *size, model.dtype)
     if key not in known:
@@ -126,7 +126,7 @@ def _count(model: Adapter, size: Size) -> ActivationMemory | None:
         with torch.inference_mode(False):
             weightless.model = meta_copy(model.model)
         for own, copied in zip(model.model.parameters(), weightless.model.parameters(), strict=True):
-            copied.requires_grad_(own.requires_grad)  # autograd keeps the inputs of layers whose weights want a gradient
+            copied.requires_grad_(own.requires_grad)  # autograd keeps the inputs of layers whose weights want one
         with _FusedAttention() as fused:
             forward, graph = (_peak(weightless, size, graph=graph) for graph in (False, True))
     except Exception:  # a model may copy badly, or do what only tensors with contents can
@@ -172,6 +172,12 @@ class _Attention(torch.autograd.Function):
         return tuple(torch.empty_like(each) for each in (query, key, value))
 
 
+def held(model: Adapter, *, graphs: float = 0.0, attention: float = 0.0) -> int:
+    """Return the bytes of so many graphs of one image and so many times the attention of all blocks; 0 if unknown."""
+    each = activation_memory(model)
+    return 0 if each is None else int(graphs * each.graph + attention * each.attention)
+
+
 def estimated_peak(model: Adapter, passes: Passes, needs: frozenset[str] = frozenset()) -> int:
     """Estimate the bytes a method holds at once, beside the weights, while it explains one image.
 
@@ -195,22 +201,25 @@ def estimated_peak(model: Adapter, passes: Passes, needs: frozenset[str] = froze
 # ---- what is free ---------------------------------------------------------------------------------------------------
 
 
-def images_that_fit(model: Adapter) -> int:
-    """Return how many images at once a model can take with a graph: a power of two, so that it rarely changes.
+def images_that_fit(model: Adapter, each: Callable[[], int] | None = None) -> int:
+    """Return how many images at once a model can take: a power of two, so that it rarely changes.
 
-    On a processor at most 16 and at most 2 GiB of activations, on a GPU at most 128; in both at most half of the
+    `each` says how many bytes one of them takes, by default as many as with a graph; small images are not asked.
+
+    On a processor at most 16 and at most 3 GiB of activations, on a GPU at most 128; in both at most half of the
     memory that is free. Results do not depend on it.
     """
     device = model.device
     most = IMAGES if device.type == "cpu" else IMAGES_ON_DEVICE
-    height, width = model._size or model.default_size
-    each = None if height * width <= SMALL else activation_memory(model)
-    if each is None:
+    if math.prod(model.seen_size) <= SMALL:
+        return IMAGES
+    size = held(model, graphs=1) if each is None else each()
+    if not size:
         return IMAGES
     allowed = free_memory(device) * SHARE
     if device.type == "cpu":
         allowed = min(allowed, PROCESSOR_LIMIT)
-    fitting = max(1, int(allowed / max(1, each.graph)))
+    fitting = max(1, int(allowed / size))
     return min(most, 1 << (fitting.bit_length() - 1))
 
 
