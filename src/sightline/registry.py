@@ -13,7 +13,8 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import wraps
 from importlib.metadata import entry_points
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -93,6 +94,34 @@ def _spec(
     return Spec(name, kind, family, cite, cost, frozenset(needs), direction, agnostic, parity, build)
 
 
+def _declare_peak(cls: Any) -> None:
+    """Let the cost that a method declares hold its peak as well.
+
+    The model derives it from the passes and the needs. A method that holds more, or less, says so itself:
+    ``peak(model)``, in bytes for one image.
+    """
+    cost = getattr(cls, "cost", None)
+    if cost is None:
+        return
+
+    @wraps(cost)
+    def with_peak(self: Any, model: Any) -> Any:
+        passes = cost(self, model)
+        own = self.peak(model) if hasattr(self, "peak") else model.peak(passes, needs_of(self))
+        return replace(passes, peak=max(passes.peak, own))
+
+    cls.cost = with_peak
+
+
+def needs_of(thing: Any) -> frozenset[str]:
+    """Return what a method needs of a model, with all the methods it is made of."""
+    spec = find_spec(thing)
+    if spec is None:
+        return frozenset()
+    inner = (getattr(thing, option.name, None) for option in fields(thing))
+    return spec.needs.union(*(needs_of(part) for part in inner))
+
+
 Class = TypeVar("Class", bound=type)
 Facts = ParamSpec("Facts")
 S = TypeVar("S", bound=BaseSpec)
@@ -153,6 +182,8 @@ class Registry(Mapping[str, S], Generic[Facts, S]):
             self._check(name, cls)
             spec = self._spec(name, self.kind, cls, *args, **facts)
             check_options_when_built(name, cls)
+            if self.kind in ("method", "operator"):
+                _declare_peak(cls)
             self._specs[name] = _SPECS[cls] = spec
             return cls
 

@@ -36,6 +36,8 @@ def _pick(logits: Tensor, index: Indices) -> Tensor:
         return logits[:, index]
     if len(index) != len(logits):
         raise TargetError(f"got {len(index)} target classes for {len(logits)} images; give one, or one per image")
+    if len(set(index)) == 1:
+        return logits[:, index[0]]  # nothing has to be sent to the device
     return logits.gather(1, torch.tensor(index, device=logits.device)[:, None])[:, 0]
 
 

@@ -7,7 +7,7 @@ Every room may import this module; it imports torch and numpy alone. An attribut
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args, runtime_checkable
@@ -79,16 +79,24 @@ Enlarge = Literal["nearest", "bilinear", "bicubic"]
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Model passes spent, counted in images through the whole model; a third of a model counts a third."""
+    """Model passes spent, counted in images through the whole model; a third of a model counts a third.
+
+    Attributes:
+        forward, backward: the passes.
+        peak: where a method declares its cost, about how many bytes it holds at once beside the weights while it
+            explains one image; 0 where nobody counted. What runs one after the other holds the larger of the two.
+    """
 
     forward: float = 0.0
     backward: float = 0.0
+    peak: int = field(default=0, compare=False, repr=False)
 
     def __add__(self, other: Passes) -> Passes:
-        return Passes(self.forward + other.forward, self.backward + other.backward)
+        peak = max(self.peak, other.peak)
+        return Passes(self.forward + other.forward, self.backward + other.backward, peak)
 
     def __mul__(self, factor: float) -> Passes:
-        return Passes(self.forward * factor, self.backward * factor)
+        return Passes(self.forward * factor, self.backward * factor, self.peak)
 
     def __str__(self) -> str:
         return f"{self.forward:.4g} forward, {self.backward:.4g} backward"

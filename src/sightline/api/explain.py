@@ -9,7 +9,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from sightline.errors import NumericalError, RecipeError, TargetError, UnsupportedModel, warn
+from sightline.errors import NumericalError, RecipeError, SightlineError, TargetError, UnsupportedModel, warn
 from sightline.methods.basis import SupportsBasis
 from sightline.methods.foreign import Foreign
 from sightline.models.adapter import Adapter
@@ -208,7 +208,9 @@ def attribute(
 
 def _run(adapter: Adapter, batch: Tensor, method: Method, target: Target, batch_size: int | None) -> Attribution:
     """Run one method on a batch, in parts that the model can take."""
-    size = len(batch) if _holds_something_per_image(method) else batch_size or adapter.batch
+    size = len(batch)
+    if size > 1 and not _holds_something_per_image(method):
+        size = batch_size or adapter.images_at_once(lambda: _peak(method, adapter))
     with counting() as meter:
         attributions = [
             method(adapter, batch[first : first + size], target.take(range(first, min(first + size, len(batch)))))
@@ -218,6 +220,14 @@ def _run(adapter: Adapter, batch: Tensor, method: Method, target: Target, batch_
         return replace(attributions[0], passes=meter.passes)
     joined = Attribution.join([replace(part, flags=_own_flags(part)) for part in attributions])
     return replace(joined, passes=meter.passes)
+
+
+def _peak(method: Method, adapter: Adapter) -> int:
+    """Return the bytes that a method declares to hold for one image, 0 where it does not know."""
+    try:
+        return method.cost(adapter).peak
+    except SightlineError:  # an object from outside; or a method that will refuse the model in its own words
+        return 0
 
 
 def finished(attribution: Attribution, method: Method, model: Adapter) -> Attribution:

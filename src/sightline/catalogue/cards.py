@@ -10,6 +10,7 @@ import re
 import textwrap
 from dataclasses import dataclass
 
+from sightline.catalogue.footprint import footprint
 from sightline.catalogue.options import option_texts, without_options
 from sightline.catalogue.trust import trust_of
 from sightline.citations import keys_of, references
@@ -39,6 +40,7 @@ class Card:
         options: the defaults of its options, as text; "required" where there is none.
         option_texts: what its options mean.
         cost: model passes, for people.
+        memory: what it holds at once, for people; empty for metrics.
         needs: what the model must offer, and for metrics the case.
         direction: "higher" or "lower" is better, for metrics; None otherwise.
         class_agnostic: whether the map is the same for every class.
@@ -58,6 +60,7 @@ class Card:
     options: dict[str, str]
     option_texts: dict[str, str]
     cost: str
+    memory: str
     needs: list[str]
     direction: str | None
     class_agnostic: bool
@@ -87,6 +90,7 @@ def card(name: str) -> Card:
         options=options(spec),
         option_texts=_option_texts(spec),
         cost=spec.cost,
+        memory="" if spec.kind == "metric" else footprint(spec.cost, spec.needs),
         needs=sorted(spec.needs),
         direction=spec.direction or None,
         class_agnostic=spec.agnostic,

@@ -12,6 +12,7 @@ from sightline.errors import SiteError
 from sightline.methods.cam.fusion import Layer
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
+from sightline.models.passes import take_rows
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import Passes
 
@@ -41,7 +42,8 @@ def layer_and_tail(model: Adapter, images: Tensor, layer: Layer) -> LayerAndTail
 
         def rest(maps: Tensor, rows: list[int]) -> Tensor:
             patches = maps.flatten(2).transpose(1, 2)
-            return model.finish(model.run(torch.cat([tokens[rows, : grid.prefix], patches], dim=1), block))
+            prefix = take_rows(tokens[:, : grid.prefix], rows)
+            return model.finish(model.run(torch.cat([prefix, patches], dim=1), block))
 
         maps = tokens[:, grid.prefix :].transpose(1, 2).unflatten(2, (grid.height, grid.width))
         return LayerAndTail(maps, rest, 1 - block / model.depth)

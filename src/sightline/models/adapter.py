@@ -21,13 +21,14 @@ from sightline.errors import InputError, NumericalError, SiteError, TargetError,
 from sightline.models.capture import Change, Site, capture
 from sightline.models.edit import edit
 from sightline.models.facts import COLOURS, UNKNOWN, check_normalisation, input_channels
+from sightline.models.memory import estimated_peak, images_that_fit
 from sightline.models.output import HasOutput, check_output, runs_with
-from sightline.models.passes import evaluating, exclusive, in_batches, setting, spend
+from sightline.models.passes import evaluating, exclusive, in_batches, require_true, setting, spend
 from sightline.models.survey import IMAGENET_SIZE
 from sightline.models.tasks.dense import read_dense
 from sightline.models.tasks.reading import NEEDED, read_task
 from sightline.registry import unknown
-from sightline.types import Link, Output, TokenGrid
+from sightline.types import Link, Output, Passes, TokenGrid
 
 Preprocess = Callable[[Any], Tensor]
 # Pixels with the normalisation undone: 0 is black, 1 is white. No usual normalisation leaves an image without negative
@@ -48,7 +49,7 @@ class Adapter(HasOutput, ABC):
         preprocess: turns a PIL image into a normalised (channel, H, W) tensor; None when unknown.
         input_size: height and width the model needs, None when any will do.
         default_size: the size it was made for, by which costs are counted; others may do as well.
-        batch: how many images go through the model at once.
+        batch: how many images go through the model at once; where nobody says it, as many as fit into free memory.
         output: what its numbers are: softmax, sigmoid, value, embedding, dense, boxes or text.
     """
 
@@ -66,7 +67,7 @@ class Adapter(HasOutput, ABC):
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         input_size: tuple[int, int] | None = None,
-        batch: int = 16,
+        batch: int | None = None,
         output: Output | None = None,
         link: Link | None = None,
     ) -> None:
@@ -83,7 +84,7 @@ class Adapter(HasOutput, ABC):
         self._channels: int | None = None  # of the images last seen
         self.input_size = input_size
         self.default_size = input_size or (IMAGENET_SIZE, IMAGENET_SIZE)
-        self.batch = batch
+        self._batch, self._fitting = batch, dict[tuple[int, int], int]()
         nothing_said = output is None and link is None
         self._output, self._link = None if nothing_said else check_output(output, link), link
         self._size, self._ending, self._width, self._shape = input_size, None, None, ()
@@ -94,8 +95,8 @@ class Adapter(HasOutput, ABC):
     @property
     def facts(self) -> dict[str, Any]:
         """What is known of the model beside itself, as `adapt` takes it."""
-        names = ("name", "labels", "preprocess", "input_size", "batch")
-        said = {"mean": self._mean, "std": self._std, "output": self._output, "link": self._link}
+        names = ("name", "labels", "preprocess", "input_size")
+        said = {"mean": self._mean, "std": self._std, "output": self._output, "link": self._link, "batch": self._batch}
         return {name: getattr(self, name) for name in names} | {name: word for name, word in said.items() if word}
 
     def with_facts(self, **facts: Any) -> Self:
@@ -106,6 +107,32 @@ class Adapter(HasOutput, ABC):
         changed.default_size = changed.input_size or self.default_size
         changed._size = changed.input_size or self._size
         return changed
+
+    @property
+    def batch(self) -> int:
+        """How many images go through the model at once: as said, or as many as fit into free memory with a graph."""
+        if self._batch is not None:
+            return self._batch
+        if self.seen_size not in self._fitting:
+            self._fitting[self.seen_size] = images_that_fit(self)
+        return self._fitting[self.seen_size]
+
+    @batch.setter
+    def batch(self, count: int) -> None:
+        self._batch = count
+
+    def images_at_once(self, each: Callable[[], int]) -> int:
+        """Return how many images go through the model at once where each takes so many bytes: the batch at most."""
+        return self.batch if self._batch is not None else min(self.batch, images_that_fit(self, each))
+
+    @property
+    def seen_size(self) -> tuple[int, int]:
+        """Height and width of the images last seen; before there were any, those the model was made for."""
+        return self._size or self.default_size
+
+    def peak(self, passes: Passes, needs: frozenset[str] = frozenset()) -> int:
+        """Return about how many bytes a method with this cost and these needs holds at once; see `estimated_peak`."""
+        return estimated_peak(self, passes, needs)
 
     # ---- running -----------------------------------------------------------------------------------------------
 
@@ -356,8 +383,8 @@ class Adapter(HasOutput, ABC):
 
     def check_logits(self, logits: Tensor) -> Tensor:
         """Refuse logits that are no numbers."""
-        if not torch.isfinite(logits).all():
-            raise NumericalError(f"{self.name} returned NaN or infinite logits; check its weights and its precision")
+        message = f"{self.name} returned NaN or infinite logits; check its weights and its precision"
+        require_true(torch.isfinite(logits).all(), NumericalError(message))
         return logits
 
     def evaluating(self) -> AbstractContextManager[list[nn.Module]]:

@@ -182,7 +182,7 @@ def read_ending(model: Adapter, size: tuple[int, int] | None) -> Ending:
         return _read_by_running(model, sizes[0])
     for tried in sizes:
         try:
-            logits = _blank_logits(weightless, tried, "meta")
+            logits = blank_logits(weightless, tried, "meta")
         except UnsupportedModel:  # it returns no logits
             return Ending()
         except Exception:  # another size, or what only tensors with contents can do
@@ -194,7 +194,7 @@ def read_ending(model: Adapter, size: tuple[int, int] | None) -> Ending:
 def _read_by_running(model: Adapter, size: tuple[int, int]) -> Ending:
     try:
         with model.evaluating():
-            logits = _blank_logits(model, size, model.device)
+            logits = blank_logits(model, size, model.device)
     except Exception:  # it takes another size, or needs more than an image: its first real pass will say so
         return Ending()
     spend(forward=1)
@@ -209,18 +209,24 @@ def runs_with(model: Adapter, channels: int, size: tuple[int, int]) -> bool:
     try:
         with torch.inference_mode(False):
             weightless.model = meta_copy(model.model)
-        _blank_logits(weightless, size, "meta", channels)
+        blank_logits(weightless, size, "meta", channels)
     except Exception as error:  # convolutions, linear layers and libraries say what is wrong; else it is another matter
         return not re.search(r"channel|reduction dim|shapes cannot be multiplied|size mismatch", str(error))
     return True
 
 
-def _blank_logits(
-    model: Adapter, size: tuple[int, int], device: str | torch.device, channels: int | None = None
+def blank_logits(
+    model: Adapter,
+    size: tuple[int, int],
+    device: str | torch.device,
+    channels: int | None = None,
+    *,
+    graph: bool = True,
 ) -> Tensor:
+    """Run a model on one blank image, with or without a graph, and leave the random numbers where they were."""
     with (
         torch.inference_mode(False),
-        torch.enable_grad(),
+        torch.set_grad_enabled(graph),
         torch.random.fork_rng(devices=[]),
         _silencing,
         warnings.catch_warnings(action="ignore"),

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
+from itertools import groupby
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -63,21 +64,63 @@ def spend(forward: float = 0.0, backward: float = 0.0) -> None:
 
 
 def in_batches(work: Callable[[slice], T], count: int, size: int) -> list[T]:
-    """Call `work` on consecutive slices of `range(count)`, at most `size` long, halved whenever memory runs out."""
+    """Call `work` on consecutive slices of `range(count)`, at most `size` long, halved whenever memory runs out.
+
+    What `work` checks with `require_true` is looked at once, after the last slice.
+    """
     done: list[T] = []
     start = 0
-    while start < count:
-        try:
-            done.append(work(slice(start, min(start + size, count))))
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if size == 1 or not _is_out_of_memory(error):
-                raise
-            size = max(1, size // 2)
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            continue
-        start = min(start + size, count)
+    with _checked_at_the_end():
+        while start < count:
+            try:
+                done.append(work(slice(start, min(start + size, count))))
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if size == 1 or not _is_out_of_memory(error):
+                    raise
+                size = max(1, size // 2)
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
+                continue
+            start = min(start + size, count)
     return done
+
+
+_unchecked: ContextVar[list[tuple[Tensor, Exception]] | None] = ContextVar("unchecked", default=None)
+
+
+def require_true(condition: Tensor, error: Exception) -> None:
+    """Raise an error unless a condition, a tensor of one truth value, holds; inside `in_batches` at its end.
+
+    Reading the value makes Python wait for the device, which need not happen for every batch.
+    """
+    pending = _unchecked.get()
+    if pending is not None:
+        pending.append((condition, error))
+    elif not condition:
+        raise error
+
+
+@contextmanager
+def _checked_at_the_end() -> Iterator[None]:
+    """Collect what `require_true` is given, and raise the first error whose condition does not hold."""
+    if _unchecked.get() is not None:  # those around it will look
+        yield
+        return
+    pending: list[tuple[Tensor, Exception]] = []
+    token = _unchecked.set(pending)
+    try:
+        yield
+    finally:
+        _unchecked.reset(token)
+    for held, (_, error) in zip(torch.stack([c for c, _ in pending]).tolist() if pending else (), pending, strict=True):
+        if not held:
+            raise error
+
+
+def take_rows(values: Tensor, rows: Sequence[int]) -> Tensor:
+    """Return these rows, each as often as it is named, without sending an index to the device."""
+    parts = [values[row].expand(len(list(same)), *values.shape[1:]) for row, same in groupby(rows)]
+    return torch.cat(parts) if parts else values[:0]
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

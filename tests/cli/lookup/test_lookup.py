@@ -26,6 +26,14 @@ def test_everything_registered_is_listed_with_its_summary(sightline, kind):
     assert all(re.search(rf"^{name} ", text, flags=re.MULTILINE) for name in REGISTRIES[kind])
 
 
+def test_what_a_method_holds_is_listed_beside_its_cost(sightline):
+    rows = {row["name"]: row for row in json.loads(sightline("list", "methods", "--json").stdout)}
+    assert rows["gae"]["memory"] == "the graph of one image, with the attention of every block"
+    assert rows["rise"]["memory"] == "the activations of a batch of images"
+    assert rows["sobel"]["memory"] == "the image"
+    assert all(row["memory"] for row in rows.values())
+
+
 def test_a_family_can_be_picked_out(sightline):
     rows = json.loads(sightline("list", "methods", "--family", "attention", "--json").stdout)
     assert {row["family"] for row in rows} == {"attention"}
@@ -73,6 +81,7 @@ def test_every_name_has_a_card(sightline, name):
     assert facts["python"].startswith("sightline.")
     shown = " ".join(sightline("card", name).stdout.split())
     assert facts["cost"] in shown
+    assert facts["memory"] in shown
     assert all(option in shown for option in facts["options"])
     assert not set(facts["options"]) - set(facts["option_texts"]), "options whose meaning no docstring tells"
     assert all(text.split()[0] in shown for text in facts["option_texts"].values())

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 import sightline
 from sightline import Logit, Probability
 from sightline.errors import RecipeError
-from sightline.methods.patching.simple import SimpleDeletion, SimpleInsertion, patch_grid, pixel_masks
+from sightline.methods.patching.simple import CellMasks, SimpleDeletion, SimpleInsertion, patch_grid
 from sightline.models.passes import counting
 from sightline.types import Contrast, TokenGrid
 
@@ -72,7 +72,7 @@ def test_pasting_everything_and_nothing(tiny_vit: nn.Module, images: Tensor) -> 
 
 def test_cells_divide_any_image() -> None:
     grid = TokenGrid(3, 2, image=(7, 5))
-    masks = pixel_masks(grid, 0, "box")
+    masks = CellMasks.of(grid, 0, "box", torch.device("cpu"))[torch.arange(6)]
     assert torch.equal(masks.sum(dim=0), torch.ones(7, 5, dtype=torch.long))
     assert masks.flatten(1).any(dim=1).all()
     model = sightline.adapt(lambda x: x.mean((2, 3)))

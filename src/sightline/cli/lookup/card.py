@@ -52,6 +52,7 @@ def _lines(facts: Card) -> dict[str, str]:
     return {
         "options": "\n".join(_option(facts, name) for name in facts.options),
         "cost": facts.cost,
+        "memory": facts.memory,
         "needs": ", ".join(facts.needs),
         "better": facts.direction or "",
         "class": "the same map for every class" if facts.class_agnostic else "",

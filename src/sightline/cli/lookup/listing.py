@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sightline.catalogue.footprint import footprint
 from sightline.cli import console
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def _registered(kind: Kind) -> list[dict[str, Any]]:
 
 def _row(entry: IndexEntry) -> dict[str, Any]:
     row: dict[str, Any] = {"name": entry.name, "family": entry.family, "cost": entry.cost, "needs": sorted(entry.needs)}
+    row |= {"memory": footprint(entry.cost, entry.needs)} if entry.kind != "metric" else {}
     row |= {"direction": entry.direction} if entry.kind == "metric" else {}
     row |= {"class_agnostic": entry.agnostic} if entry.kind == "method" else {}
     return row | {"summary": entry.summary}

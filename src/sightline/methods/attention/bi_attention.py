@@ -58,17 +58,18 @@ def integrated_attention_gradients(
 ) -> list[Tensor]:
     """Return W, (batch, to, from), for each target; `at_image` are the gradients at the end of the path."""
     scales = torch.linspace(0, 1, steps, dtype=images.dtype, device=images.device)
-    copies = [(row, step) for row in range(len(images)) for step in range(steps - 1)]
     totals = [gradient.clone() for gradient in at_image]
 
     def work(part: slice) -> None:
-        rows = [row for row, _ in copies[part]]
-        scaled = scales[[step for _, step in copies[part]]][:, None, None, None] * images[rows]
+        index = torch.arange(part.start, part.stop, device=images.device)
+        of_image = index // (steps - 1)
+        rows = [place // (steps - 1) for place in range(part.start, part.stop)]
+        scaled = scales[index % (steps - 1)][:, None, None, None] * images[of_image]
         _, gradients = last_attention_gradients(model, scaled, [target.take(rows) for target in targets])
         for total, gradient in zip(totals, gradients, strict=True):
-            total.index_add_(0, torch.tensor(rows, device=images.device), gradient)
+            total.index_add_(0, of_image, gradient)
 
-    in_batches(work, len(copies), model.batch)
+    in_batches(work, len(images) * (steps - 1), model.batch)
     return [(total / steps).clamp(min=0).mean(dim=1) for total in totals]
 
 

@@ -57,6 +57,10 @@ class MaskClip(MultiTarget):
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1)
 
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: those of a forward pass, since no attention is kept."""
+        return model.peak(Passes(1))
+
 
 @METHODS.register(
     "clip_surgery",

@@ -12,10 +12,13 @@ from torch import Tensor
 from sightline.methods.cam.activation import ActivationCam
 from sightline.methods.cam.base import GradientCam, stream_attribution
 from sightline.methods.gradient.gradient import values_and_gradients
+from sightline.models.adapter import Adapter
 from sightline.models.passes import full_precision
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
-from sightline.types import Attribution, Target
+from sightline.types import Attribution, Passes, Target
+
+KERNELS = 3  # held at once: products, kernel, and its eigenvectors
 
 
 @METHODS.register(
@@ -127,6 +130,12 @@ class KernelPcaCam(ActivationCam):
         values, vectors = torch.linalg.eigh(kernel - rows - rows.mT + rows.mean(dim=2, keepdim=True))
         component = vectors[..., -1] * values[:, -1:].clamp(min=0).sqrt()
         return largest_positive(component).reshape(len(cells), *activation.shape[-2:]).to(activation.dtype)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: a forward pass, and the kernel of every pair of cells."""
+        shape = (1, model.image_channels, *model.seen_size)
+        cells = model.grid_of(torch.empty(shape, dtype=model.dtype, device="meta")).cells
+        return model.peak(Passes(1)) + KERNELS * cells**2 * model.dtype.itemsize
 
     def _kernel(self, cells: Tensor) -> Tensor:
         gamma = 1 / cells.shape[-1] if self.gamma is None else self.gamma

@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from sightline.errors import SiteError
 from sightline.methods.cam.base import LayerByLayerCam, weighted
 from sightline.models.adapter import Adapter
+from sightline.models.memory import held
 from sightline.models.passes import spend
 from sightline.registry import METHODS
 from sightline.types import Passes, Target
@@ -60,6 +61,10 @@ class ShapleyCam(LayerByLayerCam):
             cells = weighted(slopes.mean(dim=-1), flat) if self.variant == "paper" else (slopes * flat).sum(dim=1)
             maps.append(cells.unflatten(1, activation.shape[-2:]))
         return maps
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: a graph and that of its gradient, with the attention of both."""
+        return held(model, graphs=2, attention=3)
 
     def cost_at(self, model: Adapter, count: int, sites: Sequence[str]) -> Passes:
         return Passes(len(sites), BACKWARD * count * sum(model.remaining(site) for site in sites))

@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sightline.errors import RecipeError
 from sightline.methods.attention.attention import last_blocks, transformer
-from sightline.methods.decomposition.propagation import Decomposition
+from sightline.methods.decomposition.propagation import CHUNK, Decomposition
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.backward.libra import balanced
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
+
+WIDE_STATES = 4  # as wide as the MLP, held at once in the forward form
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +104,16 @@ class DecompX(MultiTarget):
             return Passes(1, count * (1 - self.start / model.depth))
         sources = model.grid.tokens + (self.bias == "discard")
         return Passes(1 + sources * sum(1 - start / model.depth for start in self._starts(model, every_layer)), 0)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: a graph, or in the forward form the states of some tokens at once."""
+        if self.form == "backward":
+            return model.peak(Passes(1, 1))
+        vit = transformer(model)
+        tokens, wide = vit.seen_grid.tokens, vit.blocks[0].mlp_layers
+        hidden = wide[0].out_features if wide and isinstance(wide[0], nn.Linear) else 0
+        states = WIDE_STATES * min(CHUNK, tokens**2 * hidden) * model.dtype.itemsize
+        return model.peak(Passes(1), frozenset({"attention"})) + states
 
     def _starts(self, model: VisionTransformer, every_layer: bool) -> range:
         return range(self.start, model.depth if every_layer else self.start + 1)

@@ -24,7 +24,7 @@ from sightline.models.vit.parts import HeldNorm, Parts, entry_norm, hold, read_p
 
 Slope = Literal["zero_order", "taylor"]
 AddBias = Callable[[Tensor, Tensor], Tensor]  # state (source, token, channel), bias (channel,) or (token, channel)
-_CHUNK = 2**24  # numbers of the widest state in memory at once
+CHUNK = 2**24  # numbers of the widest state in memory at once
 
 
 def to_no_source(state: Tensor, bias: Tensor) -> Tensor:
@@ -256,7 +256,7 @@ class Decomposition:
         if abs_dot:  # every bias is distributed over all sources, so they are propagated together
             contributions = self._propagate(_separated(tokens, 0, len(tokens)), by_abs_dot, image, start)
             return LogitContributions(contributions, torch.zeros_like(contributions[0]))
-        step = max(1, _CHUNK // self.blocks[start][image].slope.numel())
+        step = max(1, CHUNK // self.blocks[start][image].slope.numel())
         chunks = [_separated(tokens, first, step) for first in range(0, len(tokens), step)]
         contributions = torch.cat([self._propagate(chunk, to_no_source, image, start) for chunk in chunks])
         bias = self._propagate(torch.zeros_like(tokens)[None], to_every_source, image, start)

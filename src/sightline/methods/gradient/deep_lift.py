@@ -15,6 +15,7 @@ from sightline.methods.gradient.gradient import At, on_grid, tokens_or_pixels
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.backward.deeplift import DeepLiftBackward, RecordCalls
+from sightline.models.memory import held
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.fill import make_fill
 from sightline.registry import METHODS
@@ -74,6 +75,15 @@ class DeepLift(MultiTarget):
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(2, count)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image."""
+        return pair_memory(model)
+
+
+def pair_memory(model: Adapter) -> int:
+    """Return the bytes held for one image and its baseline: the graph, the values of both and the multipliers."""
+    return held(model, graphs=3, attention=4)
 
 
 class _Propagated(NamedTuple):

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sightline.methods.gradient.deep_lift import contributions
+from sightline.methods.gradient.deep_lift import contributions, pair_memory
 from sightline.methods.gradient.gradient import At, on_grid, tokens_or_pixels
 from sightline.methods.path.pool import WithBaselines
 from sightline.models.adapter import Adapter
+from sightline.models.passes import take_rows
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
@@ -48,9 +49,9 @@ class DeepLiftShap(WithBaselines):
         at = tokens_or_pixels(model, self.at)
         channels = 1 if at == "pixels" else -1
         totals: list[Tensor] = []  # (layer, batch, pixel or token), one for each target
-        for baselines, rows in self.baselines.batches(model, images):
+        for baselines, rows in self.baselines.batches(model, images, _at_once(model)):
             several = [target.take(rows) for target in targets]
-            of_targets = contributions(model, images[rows], baselines, several, at)
+            of_targets = contributions(model, take_rows(images, rows), baselines, several, at)
             summed = [torch.stack([x.sum(dim=channels) for x in layers.values()]) for layers in of_targets]
             means = [x.unflatten(1, (len(images), -1)).sum(dim=2) / self.samples for x in summed]
             totals = [a + b for a, b in zip(totals, means, strict=True)] if totals else means
@@ -59,3 +60,12 @@ class DeepLiftShap(WithBaselines):
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(2 * self.samples, self.samples * count)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: what DeepLIFT holds, for the baselines that run at once."""
+        return min(_at_once(model), self.samples) * pair_memory(model)
+
+
+def _at_once(model: Adapter) -> int:
+    """Return how many pairs of an image and a baseline run at once."""
+    return model.images_at_once(lambda: pair_memory(model))

@@ -132,7 +132,7 @@ class Bottleneck:
         if self.sigma is None:
             return gate
         radius = round(2 * self.sigma)
-        offsets = torch.arange(-radius, radius + 1).to(gate)
+        offsets = torch.arange(-radius, radius + 1, device=gate.device).to(gate)
         line = torch.exp(-offsets.square() / (2 * self.sigma**2))
         kernel = (line[:, None] * line / line.sum() ** 2).expand(gate.shape[1], 1, -1, -1)
         padded = F.pad(gate, (radius,) * 4, mode="replicate")

@@ -35,7 +35,8 @@ def along_the_line(
         some = nodes[first : first + at_once]
         rows = list(range(len(images))) * len(some)
         share = some.repeat_interleave(len(images))[:, None, None, None]
-        points = baseline[rows] + share * (images - baseline)[rows]
+        starts, ways = (x.repeat(len(some), 1, 1, 1) for x in (baseline, images - baseline))
+        points = starts + share * ways
         activation, gradients = activation_and_gradients(model, points, [t.take(rows) for t in targets], site)
         for index in range(len(some)):
             part = slice(index * len(images), (index + 1) * len(images))

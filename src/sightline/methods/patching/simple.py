@@ -36,7 +36,7 @@ class PatchPerturbation(MultiTarget):
         check_neighbourhood(self.radius, self.shape)
 
     @abstractmethod
-    def _logits(self, model: Adapter, images: Tensor, masks: Tensor, blank: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _logits(self, model: Adapter, images: Tensor, masks: CellMasks, blank: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the logits per cell, (batch, cell, class), and those of the image itself where they are compared."""
 
     @torch.no_grad()
@@ -44,7 +44,7 @@ class PatchPerturbation(MultiTarget):
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         grid = patch_grid(model, (images.shape[-2], images.shape[-1]))
-        masks = pixel_masks(grid, self.radius, self.shape).to(images.device)
+        masks = CellMasks.of(grid, self.radius, self.shape, images.device)
         logits, clean = self._logits(model, images, masks, blank_image(model, images, self.blank, self.seed))
         attributions = []
         for target in (scored(target, self.score, model) for target in targets):
@@ -61,27 +61,46 @@ def patch_grid(model: Adapter, size: tuple[int, int]) -> TokenGrid:
     return TokenGrid(min(CELLS, size[0]), min(CELLS, size[1]), image=size)
 
 
-def pixel_masks(grid: TokenGrid, radius: int, shape: Shape) -> Tensor:
-    """Return the pixels of each cell's neighbourhood, (cell, height, width) booleans."""
-    rows, columns = (
-        torch.arange(pixels) * cells // pixels
-        for cells, pixels in zip((grid.height, grid.width), grid.image, strict=True)
-    )
-    cell = rows[:, None] * grid.width + columns[None]
-    return neighbourhoods(grid.height, grid.width, radius, shape)[:, cell]
+@dataclass(frozen=True, eq=False, slots=True)
+class CellMasks:
+    """The pixels of each cell's neighbourhood, made for the cells that are asked for: all of them need not fit.
+
+    Attributes:
+        near: which cells are neighbours, shape (cell, cell), bool.
+        cell: the cell of each pixel, shape (height, width).
+    """
+
+    near: Tensor
+    cell: Tensor
+
+    @classmethod
+    def of(cls, grid: TokenGrid, radius: int, shape: Shape, device: torch.device) -> CellMasks:
+        """Return the masks of the cells of a grid."""
+        rows, columns = (
+            torch.arange(pixels, device=device) * cells // pixels
+            for cells, pixels in zip((grid.height, grid.width), grid.image, strict=True)
+        )
+        near = neighbourhoods(grid.height, grid.width, radius, shape).to(device)
+        return cls(near, rows[:, None] * grid.width + columns[None])
+
+    def __len__(self) -> int:
+        return len(self.near)
+
+    def __getitem__(self, cells: Tensor) -> Tensor:
+        return self.near[cells][:, self.cell]
 
 
-def mixed_logits(model: Adapter, inside: Tensor, outside: Tensor, masks: Tensor) -> Tensor:
+def mixed_logits(model: Adapter, inside: Tensor, outside: Tensor, masks: CellMasks) -> Tensor:
     """Return the logits of one batch of images within each mask and another outside it, (batch, mask, class)."""
     batch = max(len(inside), len(outside))
     inside, outside = (x.expand(batch, -1, -1, -1) for x in (inside, outside))
-    pairs = torch.cartesian_prod(torch.arange(batch), torch.arange(len(masks)))
 
     def work(part: slice) -> Tensor:
-        image, mask = pairs[part].to(masks.device).T
+        pair = torch.arange(part.start, part.stop, device=inside.device)
+        image, mask = pair // len(masks), pair % len(masks)
         return model(torch.where(masks[mask][:, None], inside[image], outside[image]))
 
-    return torch.cat(in_batches(work, len(pairs), model.batch)).view(batch, len(masks), -1)
+    return torch.cat(in_batches(work, batch * len(masks), model.batch)).view(batch, len(masks), -1)
 
 
 @METHODS.register(
@@ -109,7 +128,7 @@ class SimpleInsertion(PatchPerturbation):
         seed: of the noise.
     """
 
-    def _logits(self, model: Adapter, images: Tensor, masks: Tensor, blank: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _logits(self, model: Adapter, images: Tensor, masks: CellMasks, blank: Tensor) -> tuple[Tensor, Tensor | None]:
         return mixed_logits(model, images, blank, masks), None
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
@@ -141,7 +160,7 @@ class SimpleDeletion(PatchPerturbation):
         seed: of the noise.
     """
 
-    def _logits(self, model: Adapter, images: Tensor, masks: Tensor, blank: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _logits(self, model: Adapter, images: Tensor, masks: CellMasks, blank: Tensor) -> tuple[Tensor, Tensor | None]:
         return mixed_logits(model, blank, images, masks), model.predict(images)
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sightline.methods.path.pool import WithBaselines
 from sightline.models.adapter import Adapter
+from sightline.models.passes import take_rows
 from sightline.registry import METHODS
 from sightline.seeds import generators, uniform
 from sightline.types import Attribution, Passes, Target, pixel_grid
@@ -48,10 +49,10 @@ class GradientShap(WithBaselines):
         points = stratified(images, self.samples, self.seed)
         totals = [torch.zeros_like(images) for _ in targets]
         done = 0
-        for baselines, rows in self.baselines.batches(model, images):
+        for baselines, rows in self.baselines.batches(model, images, model.batch):
             count = len(rows) // len(images)
             share = points[:, done : done + count].flatten()[:, None, None, None]
-            difference = images[rows] - baselines
+            difference = take_rows(images, rows) - baselines
             pixels = (baselines + share * difference).requires_grad_()
             with torch.enable_grad():
                 logits = model(pixels)

@@ -14,7 +14,7 @@ from sightline.methods.multi_target import MultiTarget
 from sightline.methods.path.blur_ig import blur
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
-from sightline.models.passes import in_batches
+from sightline.models.passes import in_batches, take_rows
 from sightline.perturb.fill import make_fill
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, pixel_grid
@@ -100,9 +100,9 @@ def _scores_and_shares(
     if not inner:
         return values, pixels.new_zeros(len(targets), 0, *pixels.shape[-2:])
     with torch.enable_grad():
-        inner_scores = [score[inner] for score in scores]
+        inner_scores = [take_rows(score, inner) for score in scores]
     gradients = model.gradients_each(inner_scores, {"image": pixels})
-    squares = torch.stack([gradient["image"][inner].square().sum(dim=1) for gradient in gradients])
+    squares = torch.stack([take_rows(gradient["image"], inner).square().sum(dim=1) for gradient in gradients])
     total = squares.sum(dim=(-2, -1), keepdim=True)
     even = torch.full_like(squares, 1 / squares[0, 0].numel())  # a step without any gradient says nothing of where
     return values, torch.where(total > 0, squares / total.clamp(min=torch.finfo(total.dtype).tiny), even)

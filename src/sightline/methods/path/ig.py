@@ -69,19 +69,19 @@ class IntegratedGradients(MultiTarget):
         """Return the integral of each target from baseline to end, in batches of images and steps; channels kept."""
         nodes, weights = (x.to(end) for x in quadrature(self.rule, self.steps))
         difference = end - baseline
-        pairs = [(row, step) for row in range(len(end)) for step in range(self.steps)]
         totals = [torch.zeros_like(difference) for _ in targets]
 
         def work(part: slice) -> None:
-            rows = torch.tensor([row for row, _ in pairs[part]], device=end.device)
-            steps = torch.tensor([step for _, step in pairs[part]], device=end.device)
+            index = torch.arange(part.start, part.stop, device=end.device)
+            rows, steps = index // self.steps, index % self.steps
+            images = [place // self.steps for place in range(part.start, part.stop)]
             shape = (-1, *[1] * (end.ndim - 1))
             points = baseline[rows] + nodes[steps].view(shape) * difference[rows]
-            gradients = self._gradients(model, points, [target.take(rows.tolist()) for target in targets])
+            gradients = self._gradients(model, points, [target.take(images) for target in targets])
             for total, gradient in zip(totals, gradients, strict=True):
                 total.index_add_(0, rows, gradient * weights[steps].view(shape))
 
-        in_batches(work, len(pairs), model.batch)
+        in_batches(work, len(end) * self.steps, model.batch)
         return [total * difference for total in totals]
 
     def _gradients(self, model: Adapter, points: Tensor, targets: Sequence[Target]) -> list[Tensor]:

@@ -18,7 +18,7 @@ from sightline.methods.path.iia_layers import IMAGE, Path, PathLayer
 from sightline.methods.path.integrands import Integrand
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
-from sightline.models.passes import in_batches
+from sightline.models.passes import in_batches, take_rows
 from sightline.types import Passes, Target
 
 
@@ -45,11 +45,10 @@ class MapIntegral:
         r = self._baseline(u, depth, rows) if last or layer.interpolated else u
 
         def work(part: slice) -> Tensor:
-            index = torch.arange(part.start, part.stop, device=u.device)
-            parent, step = index // layer.count, index % layer.count
-            nodes, weights = layer.at(step.cpu(), u)
-            points = torch.lerp(r[parent], u[parent], nodes)
-            return self._onward(points, depth, [rows[i] for i in parent.tolist()]) * weights[:, None]
+            nodes, weights = layer.at(torch.arange(part.start, part.stop) % layer.count, u)
+            parent = [place // layer.count for place in range(part.start, part.stop)]
+            points = torch.lerp(take_rows(r, parent), take_rows(u, parent), nodes)
+            return self._onward(points, depth, [rows[i] for i in parent]) * weights[:, None]
 
         terms = torch.cat(in_batches(work, len(u) * layer.count, self._batch(layer)))
         total: Tensor = terms.unflatten(0, (len(u), layer.count)).sum(dim=1)

@@ -30,7 +30,8 @@ from sightline.methods.path.integrands import (
 )
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Change
-from sightline.models.passes import in_batches
+from sightline.models.memory import held
+from sightline.models.passes import in_batches, take_rows
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import Attribution, Passes, Target
 
@@ -71,11 +72,12 @@ class AttentionIntegral:
             index = torch.arange(part.start, part.stop)
             rows, step = (index // image.count).tolist(), index % image.count
             nodes, weights = image.at(step, self.images)
-            tokens = self.model.start(torch.lerp(baseline[rows], self.images[rows], nodes))
+            tokens = self.model.start(torch.lerp(take_rows(baseline, rows), take_rows(self.images, rows), nodes))
             terms = self._integrate(tokens, 0, {}, rows)
             return terms * weights.view(-1, *[1] * (terms.ndim - 1))
 
-        terms = torch.cat(in_batches(work, len(self.images) * image.count, self.model.batch))
+        size = self.model.images_at_once(lambda: held(self.model, graphs=1, attention=4))
+        terms = torch.cat(in_batches(work, len(self.images) * image.count, size))
         total: Tensor = terms.unflatten(0, (-1, image.count)).sum(dim=1)
         return total
 

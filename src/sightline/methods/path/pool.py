@@ -67,15 +67,15 @@ class Baselines:
         if not 0 <= self.noise < math.inf:
             raise RecipeError(f"got noise={self.noise}; give a share of the image's range, 0 or more")
 
-    def batches(self, model: Adapter, images: Tensor) -> Iterator[tuple[Tensor, list[int]]]:
+    def batches(self, model: Adapter, images: Tensor, batch: int) -> Iterator[tuple[Tensor, list[int]]]:
         """Yield baselines until every image has had all of its own; `rows` says which image each belongs to.
 
-        Each batch holds the same number of baselines of every image, image by image.
+        Each batch holds the same number of baselines of every image, image by image: `batch` in all, or one of each.
         """
         random = generators(self.seed, images)
         blank = make_fill(self.blank)(model, images)
         spread = self.noise * (images.flatten(1).amax(dim=1) - images.flatten(1).amin(dim=1))
-        at_once = max(1, model.batch // len(images))
+        at_once = max(1, batch // len(images))
         chosen = [self._chosen(images, generator) for generator in random]
         for done in range(0, self.samples, at_once):
             some = range(done, min(done + at_once, self.samples))

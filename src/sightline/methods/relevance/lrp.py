@@ -17,6 +17,7 @@ from sightline.methods.relevance.vit_rules import Rules
 from sightline.models.adapter import Adapter
 from sightline.models.backward.lrp import Relevance
 from sightline.models.backward.lrp_rules import ALIASES, CAPTUM, COMPOSITES, Box, Composite, Tally
+from sightline.models.memory import held
 from sightline.models.passes import spend
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
@@ -190,6 +191,10 @@ class Lrp(MultiTarget):
         site = "image" if self.layer is None else model.layer(self.layer)
         backward = count * self._rules.copies * model.remaining(site)
         return Passes(1 + backward, backward)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: a graph and the relevances, with the attention."""
+        return held(model, graphs=2, attention=1)
 
 
 def _initial_relevance(logits: Tensor, target: Target) -> Tensor:

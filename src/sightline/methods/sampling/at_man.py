@@ -15,7 +15,7 @@ from sightline.methods.multi_target import MultiTarget
 from sightline.methods.patching.caap import usual_grid
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
-from sightline.models.passes import in_batches
+from sightline.models.passes import in_batches, take_rows
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.curve import read_scores
 from sightline.registry import METHODS
@@ -114,11 +114,12 @@ def suppressed_scores(
             hidden = scores < torch.finfo(scores.dtype).min / 2  # behind a causal mask
             lowest = scores.masked_fill(hidden, torch.inf).amin(dim=-1, keepdim=True)
             changed = torch.where(hidden, scores, (scores - lowest) * columns)
-            changed[:, :, list(unchanged)] = scores[:, :, list(unchanged)]
+            for token in unchanged:
+                changed[:, :, token] = scores[:, :, token]
             return changed
 
         with model.edit(dict.fromkeys(model.every("scores"), suppress)):
-            logits = model.finish(model.run(tokens[rows]))
+            logits = model.finish(model.run(take_rows(tokens, rows)))
         return torch.stack([read_scores(model, target.take(rows), logits) for target in targets])
 
     values = torch.cat(in_batches(work, factors.shape[0] * patches, model.batch), dim=1)

@@ -97,8 +97,10 @@ def coalition_scores(
         targets: functions of the logits.
     """
 
+    sent = [each.to(images.device) for each in coalitions]
+
     def masks(row: int, part: slice) -> Tensor:
-        return coalitions[row][part].to(images.device)[:, pieces[row].labels]
+        return sent[row][part][:, pieces[row].labels]
 
     return masked_scores(model, images, fill, [len(own) for own in coalitions], masks, targets)
 

@@ -88,7 +88,7 @@ def area_penalty(masks: Tensor, areas: Tensor) -> Tensor:
     """Return the squared distance of masks, margin included, from a binary mask of their area: (mask,)."""
     ordered = masks.flatten(1).sort(dim=1).values
     outside = (ordered.shape[1] * (1 - areas)).long()  # in the precision of the areas, truncated as the authors do
-    ideal = torch.arange(ordered.shape[1], device=masks.device) >= outside[:, None].to(masks.device)
+    ideal = torch.arange(ordered.shape[1], device=masks.device) >= outside[:, None]
     return (ordered - ideal.to(ordered)).square().mean(dim=1)
 
 

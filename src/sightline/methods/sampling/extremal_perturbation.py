@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -18,6 +19,7 @@ from sightline.registry import METHODS
 from sightline.types import Attribution, Logit, LogProbability, Passes, PerImage, Probability, Target, pixel_grid
 
 Variant = Literal["preserve", "delete", "dual"]
+DRAWING = 4  # times the numbers of a mask, held for the gradient while it is drawn
 AT_ONCE = 40_000_000  # numbers that masks may take while they are drawn
 RATE, MOMENTUM, DAMPENING = 0.01, 0.9, 0.9
 WEIGHT, GROWTH = 300.0, 1.0035  # of the area term, at the first step and per step
@@ -89,6 +91,12 @@ class ExtremalPerturbation:
         runs = self.steps * len(self.areas) * (2 if self.variant == "dual" else 1)
         return Passes(runs, runs)
 
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: a graph, the blurred images, and the masks while they are drawn."""
+        drawn = DRAWING * Lattice(model.seen_size, self.stride, self.sigma).numbers()
+        blurred = self.levels * model.image_channels * math.prod(model.seen_size)
+        return model.peak(Passes(1, 1)) * len(self.areas) + len(self.areas) * (drawn + blurred) * model.dtype.itemsize
+
     def masks(self, model: Adapter, images: Tensor, target: Target) -> Tensor:
         """Return the masks of the areas before smoothing, shape (batch, area, height, width)."""
         target = margin_of(target) if self.contrastive else target
@@ -109,7 +117,7 @@ class ExtremalPerturbation:
         """Yield the parameters and their masks at each step; images and targets are repeated for each area."""
         exact = full_precision(images)
         blurred = pyramid(exact, self.levels, self.blur)
-        areas = torch.tensor(self.areas, dtype=torch.float64).repeat(len(images) // len(self.areas))
+        areas = torch.tensor(self.areas, dtype=torch.float64).repeat(len(images) // len(self.areas)).to(images.device)
         parameters = exact.new_ones(len(images), *lattice.shape)
         weights, velocity = lattice.weights(exact), None
         for step in range(self.steps):

@@ -90,14 +90,15 @@ class Occlusion(SegmentMethod):
             spans(side, _pixels(self.window, side), _pixels(self.stride, side)) for side in images.shape[-2:]
         )
         # the windows along each axis; their products are the windows
-        down, along = (_inside(x, side) for x, side in zip((rows, columns), images.shape[-2:], strict=True))
+        sides = zip((rows, columns), images.shape[-2:], strict=True)
+        down, along = (_inside(windows, side).to(images.device) for windows, side in sides)
         count = len(rows) * len(columns)
 
         def masks(_: int, part: slice) -> Tensor:
-            index = torch.arange(part.start, part.stop)  # 0 is the image itself
+            index = torch.arange(part.start, part.stop, device=images.device)  # 0 is the image itself
             window = (index - 1).clamp(min=0)
             covered = down[window // len(columns), :, None] & along[window % len(columns), None, :]
-            return (~covered | (index == 0)[:, None, None]).to(images.device)
+            return ~covered | (index == 0)[:, None, None]
 
         score_targets = [scored(target, self.score, model) for target in targets]
         scores = torch.stack(masked_scores(model, images, fill, [1 + count] * len(images), masks, score_targets), dim=1)

@@ -1,0 +1,266 @@
+"""Memory: what a model holds while it runs, and how many images at once fit into what is free.
+
+`activation_memory` counts on the weightless copy of a model, once for each size of image, so that nothing has to run.
+`images_that_fit` turns that into a batch size, and `LiveTensors` measures what really is held.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from sightline.models.output import blank_logits
+from sightline.models.survey import meta_copy
+from sightline.types import Passes
+
+if TYPE_CHECKING:
+    from sightline.models.adapter import Adapter
+
+Size = tuple[int, int]
+GIB = 2**30
+IMAGES = 16  # at once on a processor, where more gain nothing
+IMAGES_ON_DEVICE = 128  # at once on a GPU
+SHARE = 0.5  # of the free memory that one batch may take: maps, gradients and the rest of the program need some too
+PROCESSOR_LIMIT = 3 * GIB  # that one batch may take on a processor, however much is free
+SMALL = 64 * 64  # pixels: a batch of images this small fits into any memory, and is not counted
+ONE_PASS = 1.5  # passes up to which a method runs the image once
+COPIES = 2  # of an image, and of the attention: the values and their gradients
+CGROUP = Path("/sys/fs/cgroup")
+
+
+class LiveTensors(TorchDispatchMode):
+    """Measure the bytes of the tensors that are made inside and still held, and their largest sum, `peak`.
+
+    Every storage counts once, whatever views there are of it. What was there before, such as weights and the images,
+    does not count, nor do the scratch spaces of kernels.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = 0
+        self.peak = 0
+        self._known: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for tensor in _tensors((args, kwargs)):
+            self._note(tensor, made_here=False)
+        output = func(*args, **(kwargs or {}))
+        for tensor in _tensors(output):
+            self._note(tensor, made_here=True)
+        return output
+
+    def _note(self, tensor: Tensor, *, made_here: bool) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._known:
+            return
+        self._known[key] = size = storage.nbytes() if made_here else 0
+        self.held += size
+        self.peak = max(self.peak, self.held)
+        weakref.finalize(storage, self._freed, key)
+
+    def _freed(self, key: int) -> None:
+        self.held -= self._known.pop(key)
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor) and leaf.layout == torch.strided)
+
+
+# ---- counted on the weightless copy ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationMemory:
+    """Bytes that one image takes in a model, beside its weights.
+
+    Attributes:
+        image: the image itself.
+        forward: the most that is held at once when no graph is built.
+        graph: the same when autograd's graph is kept for a backward pass.
+        attention: the attention probabilities of all blocks, which fused attention does not store; 0 without any.
+    """
+
+    image: int
+    forward: int
+    graph: int
+    attention: int = 0
+
+
+def activation_memory(model: Adapter, size: Size | None = None) -> ActivationMemory | None:
+    """Count what one image takes in a model; None where that cannot be told without running it.
+
+    `size` is the image's height and width, by default those of the images last seen or the model's own. The count is
+    made once for each size.
+    """
+    network = model.model
+    if not isinstance(network, nn.Module):
+        return None
+    size = size or model.seen_size
+    known = _counted.setdefault(network, {})
+    key = (model.image_channels, *size, model.dtype)
+    if key not in known:
+        known[key] = _count(model, size)
+    return known[key]
+
+
+# What was counted, by model: an adapter lives for one call, a model for many.
+_counted: weakref.WeakKeyDictionary[nn.Module, dict[Any, ActivationMemory | None]] = weakref.WeakKeyDictionary()
+
+
+def _count(model: Adapter, size: Size) -> ActivationMemory | None:
+    weightless = copy(model)
+    try:
+        with torch.inference_mode(False):
+            weightless.model = meta_copy(model.model)
+        for own, copied in zip(model.model.parameters(), weightless.model.parameters(), strict=True):
+            copied.requires_grad_(own.requires_grad)  # autograd keeps the inputs of layers whose weights want one
+        with _FusedAttention() as fused:
+            forward, graph = (_peak(weightless, size, graph=graph) for graph in (False, True))
+    except Exception:  # a model may copy badly, or do what only tensors with contents can
+        return None
+    image = model.image_channels * size[0] * size[1] * model.dtype.itemsize
+    return ActivationMemory(image, forward, graph, fused.probabilities // 2)  # seen in both runs
+
+
+def _peak(weightless: Adapter, size: Size, *, graph: bool) -> int:
+    with LiveTensors() as tensors:
+        logits = blank_logits(weightless, size, "meta", graph=graph)
+    del logits
+    return tensors.peak
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Let a weightless model hold what fused attention holds, and add up the probabilities it does not store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.probabilities = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not F.scaled_dot_product_attention or not args[0].is_meta:
+            return func(*args, **(kwargs or {}))
+        query, key, value = args[:3]
+        self.probabilities += query.shape[:-1].numel() * key.shape[-2] * query.element_size()
+        return _Attention.apply(query, key, value)  # type: ignore[no-untyped-call]
+
+
+class _Attention(torch.autograd.Function):
+    """Attention without contents: it keeps queries, keys, values and its output for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = query.new_empty(*query.shape[:-1], value.shape[-1])
+        ctx.save_for_backward(query, key, value, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        query, key, value, _ = ctx.saved_tensors
+        return tuple(torch.empty_like(each) for each in (query, key, value))
+
+
+def held(model: Adapter, *, graphs: float = 0.0, attention: float = 0.0) -> int:
+    """Return the bytes of so many graphs of one image and so many times the attention of all blocks; 0 if unknown."""
+    each = activation_memory(model)
+    return 0 if each is None else int(graphs * each.graph + attention * each.attention)
+
+
+def estimated_peak(model: Adapter, passes: Passes, needs: frozenset[str] = frozenset()) -> int:
+    """Estimate the bytes a method holds at once, beside the weights, while it explains one image.
+
+    It is derived from what the method declares: a method of several forward passes runs as many images at once as the
+    model's batch has; one with backward passes keeps the graph of the part of the model that these go through; one that
+    needs attention keeps the probabilities and a copy, with a graph their gradients. 0 where the model cannot be
+    counted. A test holds it to the measured peak within a factor of four, for every method.
+    """
+    each = activation_memory(model)
+    if each is None:
+        return 0
+    share = min(1.0, passes.backward / max(passes.forward, 1.0))  # of the model that a backward pass goes through
+    running = min(each.graph, each.forward + int(share * each.graph)) if passes.forward else 0
+    attention = int(COPIES * (share or 1.0) * each.attention) if "attention" in needs else 0
+    if passes.forward <= ONE_PASS:
+        return max(COPIES * each.image, running + attention)
+    rows = min(model.batch, math.ceil(passes.forward))
+    return rows * (each.image + running + (attention if share else 0)) + (0 if share else attention)
+
+
+# ---- what is free ---------------------------------------------------------------------------------------------------
+
+
+def images_that_fit(model: Adapter, each: Callable[[], int] | None = None) -> int:
+    """Return how many images at once a model can take: a power of two, so that it rarely changes.
+
+    `each` says how many bytes one of them takes, by default as many as with a graph; small images are not asked.
+
+    On a processor at most 16 and at most 3 GiB of activations, on a GPU at most 128; in both at most half of the
+    memory that is free. Results do not depend on it.
+    """
+    device = model.device
+    most = IMAGES if device.type == "cpu" else IMAGES_ON_DEVICE
+    if math.prod(model.seen_size) <= SMALL:
+        return IMAGES
+    size = held(model, graphs=1) if each is None else each()
+    if not size:
+        return IMAGES
+    allowed = free_memory(device) * SHARE
+    if device.type == "cpu":
+        allowed = min(allowed, PROCESSOR_LIMIT)
+    fitting = max(1, int(allowed / size))
+    return min(most, 1 << (fitting.bit_length() - 1))
+
+
+def free_memory(device: torch.device) -> float:
+    """Return the bytes that can still be allocated on a device; infinite where nothing says it."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return float(free + cached)
+    if device.type != "cpu":
+        return float("inf")
+    return min(_system_memory(), _container_memory(), _process_memory())
+
+
+def _system_memory() -> float:
+    """Return what the system has available."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return float("inf")
+    numbers = dict(line.split(":", 1) for line in lines)
+    return int(numbers["MemAvailable"].split()[0]) * 1024.0 if "MemAvailable" in numbers else float("inf")
+
+
+def _container_memory() -> float:
+    """Return what a container leaves, by its control group."""
+    try:
+        limit, used = ((CGROUP / name).read_text(encoding="ascii").strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return float("inf")
+    return float("inf") if limit == "max" else max(0.0, float(limit) - float(used))
+
+
+def _process_memory() -> float:
+    """Return what the process may still allocate under its own limit, as ``ulimit -v`` sets it."""
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return float("inf")
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return float("inf")
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    return max(0.0, float(limit - pages * resource.getpagesize()))
