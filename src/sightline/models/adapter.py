@@ -22,7 +22,7 @@ from sightline.models.capture import Change, Site, capture
 from sightline.models.channels import COLOURS, UNKNOWN, check_normalisation, input_channels
 from sightline.models.edit import edit
 from sightline.models.facts import IMAGENET_SIZE, HasOutput, check_output, runs_with
-from sightline.models.passes import evaluating, exclusive, in_batches, setting, spend
+from sightline.models.passes import all_finite, evaluating, exclusive, in_batches, modules_of, setting, spend
 from sightline.models.tasks.dense import read_dense
 from sightline.models.tasks.reading import NEEDED, read_task
 from sightline.registry import unknown
@@ -245,7 +245,7 @@ class Adapter(HasOutput, ABC):
 
     @property
     def modules(self) -> list[nn.Module]:
-        return list(self.model.modules()) if isinstance(self.model, nn.Module) else []
+        return modules_of(self.model) if isinstance(self.model, nn.Module) else []
 
     def _parameter(self) -> Tensor | None:
         parameters = self.model.parameters() if isinstance(self.model, nn.Module) else iter(())
@@ -355,7 +355,7 @@ class Adapter(HasOutput, ABC):
 
     def check_logits(self, logits: Tensor) -> Tensor:
         """Refuse logits that are no numbers."""
-        if not torch.isfinite(logits).all():
+        if not all_finite(logits):
             raise NumericalError(f"{self.name} returned NaN or infinite logits; check its weights and its precision")
         return logits
 
@@ -415,7 +415,7 @@ def _check_batch(images: Any, channels: int) -> None:
             f"got {str(images.dtype).removeprefix('torch.')} images; normalised floats are needed: "
             "divide by 255 and call adapter.normalise, or give a PIL image"
         )
-    if not torch.isfinite(images).all():
+    if not all_finite(images):
         raise InputError("the images hold NaN or infinite values; check how they were read and normalised")
 
 
