@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, overload
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from sightline.errors import NumericalError, RecipeError, SightlineError, TargetError, UnsupportedModel, warn
 from sightline.methods.basis import SupportsBasis
@@ -16,7 +16,7 @@ from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
 from sightline.models.inputs import adapt, as_batch, batches_of, is_batches, seen_pixels
 from sightline.models.neuron import of_target
-from sightline.models.passes import counting, full_precision, ready
+from sightline.models.passes import all_finite, counting, full_precision, ready
 from sightline.models.targets import resolve_target, with_classes
 from sightline.perturb.superpixels import CustomSegments
 from sightline.progress import progress_bar
@@ -255,7 +255,7 @@ def _holds_something_per_image(method: Method) -> bool:
 def _finished(values: Tensor, own: int, recipe: str, model: Adapter) -> tuple[Tensor, tuple[str, ...]]:
     """Check the numbers, lift half precision, and turn constant maps into zeros, saying so."""
     values = full_precision(values)
-    if not torch.isfinite(values).all():
+    if not all_finite(values):
         raise NumericalError(
             f"{recipe} gave NaN or infinite values on {model.name}; check its weights, or try float32 "
             "instead of half precision"
@@ -366,7 +366,8 @@ def _refusal(method: str, need: str, model: Adapter) -> str:
 
 
 def _check_that_gradients_flow(model: Adapter) -> None:
-    if isinstance(model.model, nn.Module) and any(weight.is_inference() for weight in model.model.parameters()):
+    weights = (weight for module in model.modules for weight in module._parameters.values() if weight is not None)
+    if any(weight.is_inference() for weight in weights):
         raise UnsupportedModel(
             f"the weights of {model.name} were made in torch.inference_mode(), where no gradient can be taken; "
             "build or load the model outside it"

@@ -23,7 +23,16 @@ from sightline.models.edit import edit
 from sightline.models.facts import COLOURS, UNKNOWN, check_normalisation, input_channels
 from sightline.models.memory import estimated_peak, images_that_fit
 from sightline.models.output import HasOutput, check_output, runs_with
-from sightline.models.passes import evaluating, exclusive, in_batches, require_true, setting, spend
+from sightline.models.passes import (
+    all_finite,
+    evaluating,
+    exclusive,
+    in_batches,
+    modules_of,
+    require_true,
+    setting,
+    spend,
+)
 from sightline.models.survey import IMAGENET_SIZE
 from sightline.models.tasks.dense import read_dense
 from sightline.models.tasks.reading import NEEDED, read_task
@@ -273,7 +282,7 @@ class Adapter(HasOutput, ABC):
 
     @property
     def modules(self) -> list[nn.Module]:
-        return list(self.model.modules()) if isinstance(self.model, nn.Module) else []
+        return modules_of(self.model) if isinstance(self.model, nn.Module) else []
 
     def _parameter(self) -> Tensor | None:
         parameters = self.model.parameters() if isinstance(self.model, nn.Module) else iter(())
@@ -443,7 +452,7 @@ def _check_batch(images: Any, channels: int) -> None:
             f"got {str(images.dtype).removeprefix('torch.')} images; normalised floats are needed: "
             "divide by 255 and call adapter.normalise, or give a PIL image"
         )
-    if not torch.isfinite(images).all():
+    if not all_finite(images):
         raise InputError("the images hold NaN or infinite values; check how they were read and normalised")
 
 
