@@ -8,6 +8,7 @@ the numbers: on the blank image its parts must give what the block gave. Any oth
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -69,12 +70,35 @@ class Blocks:
     model: VisionTransformer
     plain: Mapping[int, PlainBlock]
 
-    def attend(self, tokens: Tensor, index: int, attention: Attend, keep: Tensor) -> Tensor:
-        """Run a block with this attention on prefix tokens and the patches `keep`."""
-        if index in self.plain:
-            return self.plain[index].attend(tokens, attention)
-        with self.model.attend({index: attention}):
-            return self.model.step(tokens, index, keep)
+    def run(self, tokens: Tensor, attentions: Mapping[int, Attend], keep: Tensor) -> Tensor:
+        """Run prefix tokens and the patches `keep` through consecutive blocks, each with an attention of its own."""
+        others = {index: attention for index, attention in attentions.items() if index not in self.plain}
+        with self.model.attend(others) if others else nullcontext():
+            for index, attention in attentions.items():
+                if index in others:
+                    tokens = self.model.step(tokens, index, keep)
+                else:
+                    tokens = self.plain[index].attend(tokens, attention)
+        return tokens
+
+    def run_whole(self, tokens: Tensor, last: int, kept: range) -> tuple[Tensor, dict[int, Tensor], dict[int, Tensor]]:
+        """Run whole sequences through the blocks before `last`; return them, and keys and values of the blocks `kept`.
+
+        Keys and values are (batch, head, token, channel).
+        """
+        if not all(index in self.plain for index in range(last)):
+            with self.model.capture(*(f"block.{index}.{name}" for index in kept for name in "kv")) as seen:
+                for index in range(last):
+                    tokens = self.model.step(tokens, index, None)
+            keys, values = ({index: seen[f"block.{index}.{name}"] for index in kept} for name in "kv")
+            return tokens, keys, values
+        keys, values = {}, {}
+        for index in range(last):
+            q, k, v = self.plain[index].queries_keys_values(tokens)
+            if index in kept:
+                keys[index], values[index] = k, v
+            tokens = self.plain[index].after(tokens, F.scaled_dot_product_attention(q, k, v))
+        return tokens, keys, values
 
     def keys_and_values(self, tokens: Tensor, index: int, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the keys and values of tokens that enter a block, (batch, head, token, channel) each."""

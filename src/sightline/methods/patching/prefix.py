@@ -116,8 +116,8 @@ class Copies:
         images = len(self.keys(first))
         tokens = tokens.expand(images * self.count, -1, -1)
         nowhere = torch.empty(0, dtype=torch.long, device=tokens.device)
-        for block in range(first, last):
-            tokens = self.blocks.attend(tokens, block, attention(self, block), nowhere)
+        attentions = {block: attention(self, block) for block in range(first, last)}
+        tokens = self.blocks.run(tokens, attentions, nowhere)
         return tokens.view(images, self.count, *tokens.shape[1:])
 
 

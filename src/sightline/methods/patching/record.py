@@ -95,20 +95,19 @@ class Patching:
         activations, plain = of_blank(model, images, self.blank, self.seed, "tokens", work)
         return activations, Blocks(model, plain)
 
-    def source_run(self, model: VisionTransformer, images: Tensor, *, logits: bool) -> Activations:
+    def source_run(self, blocks: Blocks, images: Tensor, *, logits: bool) -> Activations:
         """Return the images' activations: tokens of the last patched layer, keys and values of the blocks before.
 
         Nothing later is computed unless the images' `logits` are asked for.
         """
-        end = self.read(model)
-        blocks = range(self.start, end) if model.prefix else range(0)
-        tokens = model.start(images)
-        with model.capture(*(f"block.{block}.{name}" for block in blocks for name in "kv")) as seen:
-            tokens = model.run(tokens, 0, end)
-        keys, values = ({block: seen[f"block.{block}.{name}"] for block in blocks} for name in "kv")
+        model = blocks.model
+        end, share = self.read(model), len(images) / model.depth
+        kept = range(self.start, end) if model.prefix else range(0)
+        tokens, keys, values = blocks.run_whole(model.start(images), end, kept)
+        spend(forward=end * share)
         if end < self.last:  # of the last block nothing but its keys and values is needed
-            keys[end], values[end] = model.keys_and_values(tokens, end)
-            spend(forward=len(images) * KEYS_ALONE / model.depth)
+            keys[end], values[end] = blocks.keys_and_values(tokens, end)
+            spend(forward=KEYS_ALONE * share)
         classes = model.finish(model.run(tokens, end)) if logits else tokens.new_empty(len(images), 0)
         return Activations(classes, {end: tokens}, keys, values, {})
 

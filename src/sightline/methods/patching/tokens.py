@@ -56,7 +56,7 @@ def patched_logits(
     blank, blocks = patching.blank_run(model, images)
 
     def work(rows: slice) -> tuple[Tensor, Tensor]:
-        source = patching.source_run(model, images[rows], logits=clean)
+        source = patching.source_run(blocks, images[rows], logits=clean)
         return _of_images(blocks, images[rows], patching, blank, source, attention), source.logits
 
     done = in_batches(work, len(images), model.batch)
@@ -153,16 +153,15 @@ class PatchedCopies:
         return torch.cat(in_batches(work, len(tokens), max(1, TOKENS // blank.shape[1])))
 
     def _run(self, tokens: Tensor, end: int) -> Tensor:
-        for block in range(self.last, end):
-            tokens = self.blocks.attend(tokens, block, self._attention(block), self.members)
-        return tokens
+        attentions = {block: self._attention(block) for block in range(self.last, end)}
+        return self.blocks.run(tokens, attentions, self.members)
 
     def _last_block(self, tokens: Tensor) -> Tensor:
         """Run the last block for the prefix tokens alone, which attend to the patched ones."""
         prefix, block = self.model.prefix, self.model.depth - 1
         keys, values = (x[:, :, prefix:] for x in self.blocks.keys_and_values(tokens, block, self.members))
         attention = self._attention(block, keys, values)
-        return self.blocks.attend(tokens[:, :prefix], block, attention, self.members[:, :0])
+        return self.blocks.run(tokens[:, :prefix], {block: attention}, self.members[:, :0])
 
     @cached_property
     def columns(self) -> Tensor:
