@@ -28,12 +28,14 @@ class PlainBlock:
         weight: of the linear map that makes queries, keys and values, (3 · channel, channel).
         bias: of that map.
         heads: how many.
+        scales: what the outputs of attention and MLP are multiplied by, None for one.
     """
 
     block: Block
     weight: Tensor
     bias: Tensor | None
     heads: int
+    scales: tuple[Tensor | None, Tensor | None]
 
     def queries_keys_values(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the queries, keys and values of tokens, (batch, head, token, channel) each."""
@@ -44,13 +46,13 @@ class PlainBlock:
 
     def after(self, tokens: Tensor, context: Tensor) -> Tensor:
         """Return what leaves the block, from what entered it and from the heads' outputs."""
-        block = self.block
+        block, (scale1, scale2) = self.block, self.scales
         assert block.projection is not None
         assert block.mlp is not None
         attended = block.projection(context.transpose(1, 2).flatten(2))
-        tokens = tokens + (attended if block.scale1 is None else attended * block.scale1)
+        tokens = tokens + attended if scale1 is None else torch.addcmul(tokens, attended, scale1)
         mlp = block.mlp(tokens if block.norm2 is None else block.norm2(tokens))
-        return tokens + (mlp if block.scale2 is None else mlp * block.scale2)  # type: ignore[no-any-return]
+        return tokens + mlp if scale2 is None else torch.addcmul(tokens, mlp, scale2)  # type: ignore[no-any-return]
 
     def attend(self, tokens: Tensor, attention: Attend) -> Tensor:
         """Run the block with this attention."""
@@ -116,7 +118,7 @@ def plain_block(
     if not known or not isinstance(block.projection, nn.Linear) or block.mlp is None:
         return None
     assert weight is not None
-    plain = PlainBlock(block, weight.detach(), _bias(block), heads)
+    plain = PlainBlock(block, weight.detach(), _bias(block), heads, (block.scale1, block.scale2))
     found = plain.queries_keys_values(tokens)
     if not all(_agree(got, want) for got, want in zip(found, (queries, keys, values), strict=True)):
         return None

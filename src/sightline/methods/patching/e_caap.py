@@ -111,22 +111,23 @@ def to_source(mean: BlankMean, copies: Copies, block: int) -> Attend:
     prefix, keys, values = copies.prefix, copies.keys(block), copies.values(block)
     blank_keys, blank_values = (x[block][0, :, prefix:] for x in (copies.blank.keys, copies.blank.values))
     blank_queries = copies.blank.queries[block][0, :, :prefix]
+    patched = torch.cat([part.near.sum(dim=1) for part in copies.parts]).view(-1, prefix, 1)
+    left = (1 - patched.to(keys) / blank_keys.shape[1]).log()  # (copy, prefix, 1)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         blank = blank_queries * scale @ blank_keys.mT  # (head, prefix, patch)
         total = blank.logsumexp(dim=-1, keepdim=True)
         shares = blank.softmax(dim=-1) if mean == "attention" else torch.full_like(blank, 1 / blank.shape[-1])
-        queries, scores_of_own = copies.by_image(q), copies.by_image(q @ k.mT * scale)
-        own, rest, mixed = [], [], []
+        queries = copies.by_image(q)
+        of_blank = (total[:, None] + left).flatten(1, 2).expand(*queries.shape[:3], 1)
+        fixed = torch.cat([copies.by_image(q @ k.mT * scale), of_blank], dim=-1)  # (image, head, row, prefix + 1)
+        other, mixed = [], []
         for part in copies.parts:
             scores = added_scores(part.of_source, queries[:, :, part.rows], keys[:, :, part.tokens], scale)
-            left = (1 - part.near.sum(dim=1, keepdim=True) / blank.shape[-1]).log()
-            of_blank = (total.repeat(1, len(left) // prefix, 1) + left).expand(*scores.shape[:3], 1)
-            weights = torch.cat([scores_of_own[:, :, part.rows], of_blank, scores], dim=-1).softmax(dim=-1)
-            own.append(weights[..., :prefix])
-            rest.append(weights[..., prefix : prefix + 1])
+            weights = torch.cat([fixed[:, :, part.rows], scores], dim=-1).softmax(dim=-1)
+            other.append(weights[..., : prefix + 1])
             mixed.append(weights[..., prefix + 1 :] @ values[:, :, part.tokens])
-        of_source, own_weights, of_rest = (copies.by_copy(torch.cat(x, dim=2)) for x in (mixed, own, rest))
-        return torch.addcmul(of_source, of_rest, shares @ blank_values) + own_weights @ v
+        of_source, others = (copies.by_copy(torch.cat(parts, dim=2)) for parts in (mixed, other))
+        return (others[..., :prefix] @ v).add_(of_source).addcmul_(others[..., prefix:], shares @ blank_values)
 
     return attend

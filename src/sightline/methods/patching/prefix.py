@@ -33,28 +33,24 @@ class Part:
     Attributes:
         rows: which rows of the queries they are, all prefix tokens of a copy being next to each other.
         tokens: the range of tokens in which their neighbourhoods lie.
-        near: which tokens of the sequence are patched for each row, (row, token), as numbers: 1 or 0.
+        near: which tokens of the sequence are patched for each row, (row, token) booleans.
+        like: a tensor of the kind that scores are.
     """
 
     rows: slice
     tokens: slice
     near: Tensor
-
-    @cached_property
-    def of_blank(self) -> Tensor:
-        """What is added to the scores of the blank image's tokens: minus infinity where a row's are patched."""
-        return torch.zeros_like(self.near).masked_fill_(self.near > 0, -torch.inf)
+    like: Tensor
 
     @cached_property
     def of_source(self) -> Tensor:
         """What is added to the scores of the source image's tokens in the range: minus infinity if not patched."""
-        near = self.near[:, self.tokens]
-        return torch.zeros_like(near).masked_fill_(near == 0, -torch.inf)
+        return torch.where(self.near[:, self.tokens], self.like.new_zeros(()), -torch.inf)
 
     @cached_property
     def of_both(self) -> Tensor:
-        """The two next to each other, (row, token + token of the range)."""
-        return torch.cat([self.of_blank, self.of_source], dim=1)
+        """What is added to the blank image's scores, minus infinity if patched; `of_source` next to it."""
+        return torch.cat([torch.where(self.near, -torch.inf, self.like.new_zeros(())), self.of_source], dim=1)
 
 
 def divide(near: Tensor, prefix: int, like: Tensor) -> list[Part]:
@@ -65,7 +61,7 @@ def divide(near: Tensor, prefix: int, like: Tensor) -> list[Part]:
             reached = some.any(dim=0).nonzero()[:, 0].tolist()
             rows = slice(done, done := done + len(some) * prefix)
             tokens = slice(reached[0], reached[-1] + 1)
-            parts.append(Part(rows, tokens, some.repeat_interleave(prefix, dim=0).to(like)))
+            parts.append(Part(rows, tokens, some.repeat_interleave(prefix, dim=0), like))
     return parts
 
 

@@ -105,11 +105,14 @@ class Patching:
         kept = range(self.start, end) if model.prefix else range(0)
         tokens, keys, values = blocks.run_whole(model.start(images), end, kept)
         spend(forward=end * share)
+        queries = {}
         if end < self.last:  # of the last block nothing but its keys and values is needed
             keys[end], values[end] = blocks.keys_and_values(tokens, end)
             spend(forward=KEYS_ALONE * share)
+        elif end in blocks.plain:  # the patched tokens are not free yet when they enter this block
+            queries[end], keys[end], values[end] = blocks.plain[end].queries_keys_values(tokens)
         classes = model.finish(model.run(tokens, end)) if logits else tokens.new_empty(len(images), 0)
-        return Activations(classes, {end: tokens}, keys, values, {})
+        return Activations(classes, {end: tokens}, keys, values, queries)
 
     def read(self, model: VisionTransformer) -> int:
         """Return the layer up to which the images themselves are run."""

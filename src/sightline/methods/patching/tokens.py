@@ -7,14 +7,14 @@ image's tokens everywhere else. Copies with equally many patched tokens run toge
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
-from sightline.methods.patching.blocks import Blocks
+from sightline.methods.patching.blocks import Blocks, PlainBlock
 from sightline.methods.patching.neighbourhood import neighbourhoods
 from sightline.methods.patching.prefix import TOKENS, Attention, run_prefix, to_both
 from sightline.methods.patching.record import Activations, Patching, reads_patches
@@ -154,12 +154,30 @@ class PatchedCopies:
 
     def _run(self, tokens: Tensor, end: int) -> Tensor:
         attentions = {block: self._attention(block) for block in range(self.last, end)}
+        if attentions and self.last in self.source.queries:
+            plain, attention = self.blocks.plain[self.last], attentions.pop(self.last)
+            q, k, v = self._entering(plain, tokens)
+            tokens = plain.after(tokens, attention(q, k, v, q.shape[-1] ** -0.5))
         return self.blocks.run(tokens, attentions, self.members)
+
+    def _entering(self, plain: PlainBlock, tokens: Tensor) -> list[Tensor]:
+        """Return queries, keys and values at the last patched layer: those of patched tokens are the images' own."""
+        of_prefix = plain.queries_keys_values(tokens[:, : self.model.prefix])
+        recorded = (self.source.queries, self.source.keys, self.source.values)
+        return [torch.cat(pair, dim=2) for pair in zip(of_prefix, map(self._of_members, recorded), strict=True)]
+
+    def _of_members(self, recorded: Mapping[int, Tensor]) -> Tensor:
+        """Return what was recorded for the patched tokens at the last patched layer, (copy, head, member, channel)."""
+        by_token = recorded[self.last].transpose(1, 2)
+        return by_token[self.image[:, None], self.model.prefix + self.members].transpose(1, 2)
 
     def _last_block(self, tokens: Tensor) -> Tensor:
         """Run the last block for the prefix tokens alone, which attend to the patched ones."""
         prefix, block = self.model.prefix, self.model.depth - 1
-        keys, values = (x[:, :, prefix:] for x in self.blocks.keys_and_values(tokens, block, self.members))
+        if block == self.last and block in self.source.queries:
+            keys, values = self._of_members(self.source.keys), self._of_members(self.source.values)
+        else:
+            keys, values = (x[:, :, prefix:] for x in self.blocks.keys_and_values(tokens, block, self.members))
         attention = self._attention(block, keys, values)
         return self.blocks.run(tokens[:, :prefix], {block: attention}, self.members[:, :0])
 
