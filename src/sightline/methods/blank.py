@@ -6,7 +6,7 @@ model lives and its weights do not change. It is not counted among the passes of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextvars import Context
 from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
@@ -70,7 +70,17 @@ def _weights(model: nn.Module) -> Hashable:
 
     The sample catches writes through ``.data``, which torch does not count.
     """
-    tensors = [*model.parameters(), *model.buffers()]
+    tensors = [t for m in model.modules() for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
     marks = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
-    sample = [t.detach().reshape(-1)[:: max(1, t.numel() // 8)].to("cpu", torch.float64) for t in tensors]
-    return marks, torch.cat(sample).numpy().tobytes() if sample else b""
+    return marks, *(torch.cat(some).cpu().view(torch.uint8).numpy().tobytes() for some in _samples(tensors))
+
+
+def _samples(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Return some numbers of each tensor, those of one kind and place together."""
+    samples: dict[Hashable, list[Tensor]] = {}
+    for t in tensors:
+        some = t.detach()
+        step = max(1, t.numel() // 8)
+        some = some.as_strided((-(-t.numel() // step),), (step,)) if t.is_contiguous() else some.reshape(-1)[::step]
+        samples.setdefault((t.dtype, t.device), []).append(some)
+    return list(samples.values())

@@ -29,10 +29,14 @@ Choose = Callable[[Tensor], Sequence[Target]]
 
 @runtime_checkable
 class SupportsChosenTargets(Protocol):
-    """A method that computes the logits before it needs its targets, so that choosing them by logits costs nothing."""
+    """A method that runs the images before it needs its targets, so that choosing them by logits costs little."""
 
     def can_choose(self, model: Adapter) -> bool:
         """Tell whether that holds on this model."""
+        ...
+
+    def choosing_cost(self, model: Adapter) -> Passes:
+        """Return what the logits cost beyond the method with given targets, per image."""
         ...
 
     def multi_target_chosen(self, model: Adapter, images: Tensor, choose: Choose) -> list[Attribution]:

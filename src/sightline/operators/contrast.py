@@ -254,8 +254,15 @@ class Var(MultiTarget):
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         competing = self._count(model)
-        choosing = Passes(1 if self.asks_the_model and not self._chooses_for_free(model) else 0, 0)
-        return choosing + multi_target_cost(self.method, model, count * competing, every_layer=every_layer)
+        return self._choosing(model) + multi_target_cost(self.method, model, count * competing, every_layer=every_layer)
+
+    def _choosing(self, model: Adapter) -> Passes:
+        """Return what the logits cost by which classes are chosen, per image."""
+        if not self.asks_the_model:
+            return Passes()
+        if isinstance(self.method, SupportsChosenTargets) and self.method.can_choose(model):
+            return self.method.choosing_cost(model)
+        return Passes(1)
 
     def _count(self, model: Adapter) -> int:
         """Return K; a target outside the given classes makes one more, and a picture may show more than two."""

@@ -120,32 +120,39 @@ class Caap(MultiTarget):
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
-        if not isinstance(model, Convolutional):
-            return self.multi_target_chosen(model, images, lambda _: targets)
-        unit = self._last(model, len(model.units), start=1)
-        with torch.no_grad():
-            logits, blank = patched_logits_of_cnn(model, images, self._patching(unit))
-        grid = TokenGrid(*CELLS, image=(images.shape[-2], images.shape[-1]))
-        return attributions(model, logits, blank, grid, targets, self.score)
+        if isinstance(model, Convolutional):
+            unit = self._last(model, len(model.units), start=1)
+            with torch.no_grad():
+                logits, blank = patched_logits_of_cnn(model, images, self._patching(unit))
+            grid = TokenGrid(*CELLS, image=(images.shape[-2], images.shape[-1]))
+            return attributions(model, logits, blank, grid, targets, self.score)
+        return self._on_tokens(model, images, lambda _: targets, clean=False)
 
-    @torch.no_grad()
     def multi_target_chosen(self, model: Adapter, images: Tensor, choose: Choose) -> list[Attribution]:
         """Explain the targets that are chosen once the images' logits are known, which a transformer's run yields."""
+        return self._on_tokens(model, images, choose, clean=True)
+
+    @torch.no_grad()
+    def _on_tokens(self, model: Adapter, images: Tensor, choose: Choose, *, clean: bool) -> list[Attribution]:
         transformer = with_tokens(model, "caap")
         patching = self._patching(self._last(model, transformer.depth, self.start))
-        logits = patched_logits(transformer, images, patching)
+        logits = patched_logits(transformer, images, patching, clean=clean)
         grid = transformer.grid_of(images)
         return attributions(model, logits.cells, logits.blank, grid, choose(logits.clean), self.score)
 
     def can_choose(self, model: Adapter) -> bool:
         return not isinstance(model, Convolutional)
 
+    def choosing_cost(self, model: Adapter) -> Passes:
+        transformer = with_tokens(model, "caap")
+        return Passes(self._patching(self._last(model, transformer.depth, self.start)).rest(transformer))
+
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         if isinstance(model, Convolutional):
             return Passes(share_of_cnn(model, self._patching(self._last(model, len(model.units), start=1))))
         transformer = with_tokens(model, "caap")
         patching = self._patching(self._last(model, transformer.depth, self.start))
-        return Passes(1 + patching.share(transformer, usual_grid(transformer)))
+        return Passes(patching.cost(transformer, usual_grid(transformer)))
 
     def _last(self, model: Adapter, depth: int, start: int) -> int:
         return last_layer(depth if self.frozen else self.last, start, depth, model.name)

@@ -15,7 +15,7 @@ from sightline.methods.blank import BlankName
 from sightline.methods.multi_target import Choose, MultiTarget
 from sightline.methods.patching.caap import attributions, last_layer, usual_grid, with_tokens
 from sightline.methods.patching.neighbourhood import Shape, check_neighbourhood
-from sightline.methods.patching.prefix import Copies
+from sightline.methods.patching.prefix import Copies, added_scores
 from sightline.methods.patching.record import Patching
 from sightline.methods.patching.tokens import patched_logits
 from sightline.methods.scored import Score
@@ -76,23 +76,30 @@ class EfficientCaap(MultiTarget):
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
-        return self.multi_target_chosen(model, images, lambda _: targets)
+        return self._explain(model, images, lambda _: targets, clean=False)
 
-    @torch.no_grad()
     def multi_target_chosen(self, model: Adapter, images: Tensor, choose: Choose) -> list[Attribution]:
         """Explain the targets that are chosen once the images' own logits are known."""
+        return self._explain(model, images, choose, clean=True)
+
+    @torch.no_grad()
+    def _explain(self, model: Adapter, images: Tensor, choose: Choose, *, clean: bool) -> list[Attribution]:
         transformer = with_tokens(model, "e_caap")
         attention = partial(to_source, self.blank_mean)
-        logits = patched_logits(transformer, images, self._patching(transformer), attention)
+        logits = patched_logits(transformer, images, self._patching(transformer), attention, clean=clean)
         grid = transformer.grid_of(images)
         return attributions(model, logits.cells, logits.blank, grid, choose(logits.clean), self.score)
 
     def can_choose(self, model: Adapter) -> bool:
         return True
 
+    def choosing_cost(self, model: Adapter) -> Passes:
+        transformer = with_tokens(model, "e_caap")
+        return Passes(self._patching(transformer).rest(transformer))
+
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         transformer = with_tokens(model, "e_caap")
-        return Passes(1 + self._patching(transformer).share(transformer, usual_grid(transformer)))
+        return Passes(self._patching(transformer).cost(transformer, usual_grid(transformer)))
 
     def _patching(self, model: VisionTransformer) -> Patching:
         last = last_layer(model.depth, self.start, model.depth, model.name)
@@ -101,22 +108,26 @@ class EfficientCaap(MultiTarget):
 
 def to_source(mean: BlankMean, copies: Copies, block: int) -> Attend:
     """Attend to the copy's own prefix, to the source image where patched, and to the blank image as a single token."""
-    prefix, patched = copies.model.prefix, copies.patched()
+    prefix, keys, values = copies.prefix, copies.keys(block), copies.values(block)
     blank_keys, blank_values = (x[block][0, :, prefix:] for x in (copies.blank.keys, copies.blank.values))
-    blank_queries, keys, values = copies.blank.queries[block][0, :, :prefix], copies.keys(block), copies.values(block)
-    left = (1 - patched.sum(dim=1, keepdim=True).to(keys) / blank_keys.shape[1]).log()
+    blank_queries = copies.blank.queries[block][0, :, :prefix]
+    patched = torch.cat([part.near.sum(dim=1) for part in copies.parts]).view(-1, prefix, 1)
+    left = (1 - patched.to(keys) / blank_keys.shape[1]).log()  # (copy, prefix, 1)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         blank = blank_queries * scale @ blank_keys.mT  # (head, prefix, patch)
-        total = blank.logsumexp(dim=-1, keepdim=True).repeat(1, len(copies.near), 1) + left
+        total = blank.logsumexp(dim=-1, keepdim=True)
         shares = blank.softmax(dim=-1) if mean == "attention" else torch.full_like(blank, 1 / blank.shape[-1])
-        q = q * scale
-        scores = (copies.by_image(q) @ keys.mT).masked_fill_(~patched, -torch.inf)
-        scores[..., :prefix] = copies.by_image(q @ k.mT)
-        weights = torch.cat([scores, total.expand(len(scores), -1, -1, -1)], dim=-1).softmax(dim=-1)
-        own, rest = (copies.by_copy(x) for x in (weights[..., :prefix], weights[..., -1:]))
-        mixed: Tensor = own @ v + rest * (shares @ blank_values)
-        weights[..., :prefix] = 0
-        return mixed + copies.by_copy(weights[..., :-1] @ values)
+        queries = copies.by_image(q)
+        of_blank = (total[:, None] + left).flatten(1, 2).expand(*queries.shape[:3], 1)
+        fixed = torch.cat([copies.by_image(q @ k.mT * scale), of_blank], dim=-1)  # (image, head, row, prefix + 1)
+        other, mixed = [], []
+        for part in copies.parts:
+            scores = added_scores(part.of_source, queries[:, :, part.rows], keys[:, :, part.tokens], scale)
+            weights = torch.cat([fixed[:, :, part.rows], scores], dim=-1).softmax(dim=-1)
+            other.append(weights[..., : prefix + 1])
+            mixed.append(weights[..., prefix + 1 :] @ values[:, :, part.tokens])
+        of_source, others = (copies.by_copy(torch.cat(parts, dim=2)) for parts in (mixed, other))
+        return (others[..., :prefix] @ v).add_(of_source).addcmul_(others[..., prefix:], shares @ blank_values)
 
     return attend

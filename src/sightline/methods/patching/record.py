@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sightline.methods.blank import BlankName, of_blank
+from sightline.methods.patching.blocks import Blocks, PlainBlock, plain_block
 from sightline.methods.patching.neighbourhood import Shape, by_size
+from sightline.models.passes import spend
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import TokenGrid
 
@@ -19,11 +21,12 @@ class Activations:
     """Activations recorded in a forward pass.
 
     Attributes:
-        logits: of the images, (image, class).
+        logits: of the images, (image, class); empty where the run stopped before.
         tokens: by layer, the tokens that enter the block of that index; under `depth` those that leave the last block.
         keys: by block, (image, head, token, channel), prefix tokens included.
         values: as keys.
-        queries: as keys; empty unless asked for.
+        queries: as keys; of the blank image every block's, of the images that of the first block after the patched
+            layers.
     """
 
     logits: Tensor
@@ -32,23 +35,25 @@ class Activations:
     values: dict[int, Tensor]
     queries: dict[int, Tensor]
 
+    def plain(self, model: VisionTransformer) -> dict[int, PlainBlock]:
+        """Return the plain blocks, found by the activations of every block."""
+        found = {}
+        for index, block in enumerate(model.blocks):
+            heads = (self.queries[index], self.keys[index], self.values[index])
+            plain = plain_block(block, self.tokens[index], *heads, self.tokens[index + 1])
+            if plain is not None:
+                found[index] = plain
+        return found
 
-def record(
-    model: VisionTransformer, images: Tensor, layers: range, blocks: range, *, queries: bool = False
-) -> Activations:
-    """Run the model once and record the tokens of some layers and the keys and values of some blocks."""
-    depth = model.depth
-    tokens = {layer: f"block.{layer}.input" if layer < depth else f"block.{depth - 1}.output" for layer in layers}
-    names = ("k", "v", "q") if queries else ("k", "v")
-    heads = {name: {block: f"block.{block}.{name}" for block in blocks} for name in names}
-    sites = [site for kind in (tokens, *heads.values()) for site in kind.values()]
-    if not sites:  # nothing is patched: the map is the blank image's
-        return Activations(model(images), {}, {}, {}, {})
-    with model.capture(*sites) as seen:
+
+def record(model: VisionTransformer, images: Tensor) -> Activations:
+    """Run the model once and record its tokens, queries, keys and values."""
+    inputs, (output,) = model.every("input"), model.every("output", model.depth - 1)
+    heads = {name: model.every(name) for name in "qkv"}
+    with model.capture(*inputs, output, *heads["q"], *heads["k"], *heads["v"]) as seen:
         logits = model(images)
-    kept = {name: {block: seen[site] for block, site in kind.items()} for name, kind in heads.items()}
-    inputs = {layer: seen[site] for layer, site in tokens.items()}
-    return Activations(logits, inputs, kept["k"], kept["v"], kept.get("q", {}))
+    q, k, v = ({block: seen[site] for block, site in enumerate(sites)} for sites in heads.values())
+    return Activations(logits, {layer: seen[site] for layer, site in enumerate([*inputs, output])}, k, v, q)
 
 
 def reads_patches(model: VisionTransformer) -> bool:
@@ -80,23 +85,47 @@ class Patching:
         """Return the cells grouped by the number of their neighbours, as `by_size` does."""
         return by_size(grid.height, grid.width, self.radius, self.shape)
 
-    def blank_run(self, model: VisionTransformer, images: Tensor) -> Activations:
-        """Return all activations of the blank image, which are kept with the model."""
-        every, blocks = range(model.depth + 1), range(model.depth)
-        return of_blank(
-            model,
-            images,
-            self.blank,
-            self.seed,
-            "tokens",
-            lambda image: record(model, image, every, blocks, queries=True),
-        )
+    def blank_run(self, model: VisionTransformer, images: Tensor) -> tuple[Activations, Blocks]:
+        """Return all activations of the blank image and the model's blocks, which are kept with the model."""
 
-    def source_run(self, model: VisionTransformer, images: Tensor) -> Activations:
-        """Return the images' activations: tokens of the last patched layer, keys and values of the blocks before."""
-        free = self.last < model.depth or reads_patches(model)
-        layers = range(self.last, self.last + free)
-        return record(model, images, layers, range(self.start, self.last) if model.prefix else range(0))
+        def work(image: Tensor) -> tuple[Activations, dict[int, PlainBlock]]:
+            activations = record(model, image)
+            return activations, activations.plain(model)
+
+        activations, plain = of_blank(model, images, self.blank, self.seed, "tokens", work)
+        return activations, Blocks(model, plain)
+
+    def source_run(self, blocks: Blocks, images: Tensor, *, logits: bool) -> Activations:
+        """Return the images' activations: tokens of the last patched layer, keys and values of the blocks before.
+
+        Nothing later is computed unless the images' `logits` are asked for.
+        """
+        model = blocks.model
+        end, share = self.read(model), len(images) / model.depth
+        kept = range(self.start, end) if model.prefix else range(0)
+        tokens, keys, values = blocks.run_whole(model.start(images), end, kept)
+        spend(forward=end * share)
+        queries = {}
+        if end < self.last:  # of the last block nothing but its keys and values is needed
+            keys[end], values[end] = blocks.keys_and_values(tokens, end)
+            spend(forward=KEYS_ALONE * share)
+        elif end in blocks.plain:  # the patched tokens are not free yet when they enter this block
+            queries[end], keys[end], values[end] = blocks.plain[end].queries_keys_values(tokens)
+        classes = model.finish(model.run(tokens, end)) if logits else tokens.new_empty(len(images), 0)
+        return Activations(classes, {end: tokens}, keys, values, queries)
+
+    def read(self, model: VisionTransformer) -> int:
+        """Return the layer up to which the images themselves are run."""
+        return min(self.last, model.depth - 1) if model.prefix and not reads_patches(model) else self.last
+
+    def cost(self, model: VisionTransformer, grid: TokenGrid) -> float:
+        """Return the work on one image, in forward passes."""
+        end = self.read(model)
+        return (end + KEYS_ALONE * (end < self.last)) / model.depth + self.share(model, grid)
+
+    def rest(self, model: VisionTransformer) -> float:
+        """Return what the images' own logits cost beyond that, in forward passes."""
+        return 1 - self.read(model) / model.depth
 
     def share(self, model: VisionTransformer, grid: TokenGrid) -> float:
         """Return the work on one image beyond its own run, in forward passes: tokens times blocks."""

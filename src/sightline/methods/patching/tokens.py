@@ -7,13 +7,14 @@ image's tokens everywhere else. Copies with equally many patched tokens run toge
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
+from sightline.methods.patching.blocks import Blocks, PlainBlock
 from sightline.methods.patching.neighbourhood import neighbourhoods
 from sightline.methods.patching.prefix import TOKENS, Attention, run_prefix, to_both
 from sightline.methods.patching.record import Activations, Patching, reads_patches
@@ -21,6 +22,8 @@ from sightline.models.capture import Attend
 from sightline.models.passes import in_batches, spend
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import TokenGrid
+
+QUERIES = 360  # that attend together: their scores stay in the processor's cache
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -30,7 +33,7 @@ class PatchedLogits:
     Attributes:
         cells: with each patch patched into the blank image, (batch, cell, class).
         blank: of the blank image, (1, class).
-        clean: of the images, (batch, class).
+        clean: of the images, (batch, class); (batch, 0) unless asked for.
     """
 
     cells: Tensor
@@ -39,37 +42,47 @@ class PatchedLogits:
 
 
 def patched_logits(
-    model: VisionTransformer, images: Tensor, patching: Patching, attention: Attention = to_both
+    model: VisionTransformer,
+    images: Tensor,
+    patching: Patching,
+    attention: Attention = to_both,
+    *,
+    clean: bool = False,
 ) -> PatchedLogits:
-    """Patch each image patch into the blank image; `attention` is that of the prefix copies in the patched layers."""
-    blank = patching.blank_run(model, images)
+    """Patch each image patch into the blank image; `attention` is that of the prefix copies in the patched layers.
+
+    With `clean` the images themselves are run to their logits.
+    """
+    blank, blocks = patching.blank_run(model, images)
 
     def work(rows: slice) -> tuple[Tensor, Tensor]:
-        source = patching.source_run(model, images[rows])
-        return _of_images(model, images[rows], patching, blank, source, attention), source.logits
+        source = patching.source_run(blocks, images[rows], logits=clean)
+        return _of_images(blocks, images[rows], patching, blank, source, attention), source.logits
 
-    cells, clean = (torch.cat(parts) for parts in zip(*in_batches(work, len(images), model.batch), strict=True))
-    return PatchedLogits(cells, model.finish(blank.tokens[model.depth]), clean)
+    done = in_batches(work, len(images), model.batch)
+    cells, logits = (torch.cat(parts) for parts in zip(*done, strict=True))
+    return PatchedLogits(cells, model.finish(blank.tokens[model.depth]), logits)
 
 
 def _of_images(
-    model: VisionTransformer,
+    blocks: Blocks,
     images: Tensor,
     patching: Patching,
     blank: Activations,
     source: Activations,
     attention: Attention,
 ) -> Tensor:
-    grid, count = model.grid_of(images), len(images)
+    model, count = blocks.model, len(images)
+    grid = model.grid_of(images)
     spend(forward=count * patching.share(model, grid))
     prefix = blank.tokens[patching.start][:, None, : model.prefix].expand(count, grid.cells, -1, -1)
     if model.prefix and patching.start < patching.last:
         near = neighbourhoods(grid.height, grid.width, patching.radius, patching.shape)
         near = torch.cat([near.new_zeros(grid.cells, model.prefix), near], dim=1).to(model.device)
-        prefix = run_prefix(model, blank, source, near, patching, attention)
+        prefix = run_prefix(blocks, blank, source, near, patching, attention)
     if patching.last == model.depth and not reads_patches(model):
         return model.finish(prefix.flatten(0, 1)).view(count, grid.cells, -1)
-    return _every_cell(model, grid, patching, partial(PatchedCopies, model, blank, source, patching.last), prefix)
+    return _every_cell(model, grid, patching, partial(PatchedCopies, blocks, blank, source, patching.last), prefix)
 
 
 def _every_cell(
@@ -102,7 +115,7 @@ class PatchedCopies:
     """Copies of the prefix tokens with their patched tokens, equally many each, after the last patched layer.
 
     Attributes:
-        model: the transformer.
+        blocks: the transformer's.
         blank: the blank image's activations.
         source: the images' activations.
         last: the last patched layer.
@@ -110,12 +123,16 @@ class PatchedCopies:
         members: its patched patches, (copy, member).
     """
 
-    model: VisionTransformer
+    blocks: Blocks
     blank: Activations
     source: Activations
     last: int
     image: Tensor
     members: Tensor
+
+    @property
+    def model(self) -> VisionTransformer:
+        return self.blocks.model
 
     def logits(self, prefix: Tensor) -> Tensor:
         """Return the logits of every copy, (copy, class), from its prefix tokens at the last patched layer."""
@@ -136,18 +153,33 @@ class PatchedCopies:
         return torch.cat(in_batches(work, len(tokens), max(1, TOKENS // blank.shape[1])))
 
     def _run(self, tokens: Tensor, end: int) -> Tensor:
-        blocks = range(self.last, end)
-        with self.model.attend({block: self._attention(block) for block in blocks}):
-            for block in blocks:
-                tokens = self.model.step(tokens, block, self.members)
-        return tokens
+        attentions = {block: self._attention(block) for block in range(self.last, end)}
+        if attentions and self.last in self.source.queries:
+            plain, attention = self.blocks.plain[self.last], attentions.pop(self.last)
+            q, k, v = self._entering(plain, tokens)
+            tokens = plain.after(tokens, attention(q, k, v, q.shape[-1] ** -0.5))
+        return self.blocks.run(tokens, attentions, self.members)
+
+    def _entering(self, plain: PlainBlock, tokens: Tensor) -> list[Tensor]:
+        """Return queries, keys and values at the last patched layer: those of patched tokens are the images' own."""
+        of_prefix = plain.queries_keys_values(tokens[:, : self.model.prefix])
+        recorded = (self.source.queries, self.source.keys, self.source.values)
+        return [torch.cat(pair, dim=2) for pair in zip(of_prefix, map(self._of_members, recorded), strict=True)]
+
+    def _of_members(self, recorded: Mapping[int, Tensor]) -> Tensor:
+        """Return what was recorded for the patched tokens at the last patched layer, (copy, head, member, channel)."""
+        by_token = recorded[self.last].transpose(1, 2)
+        return by_token[self.image[:, None], self.model.prefix + self.members].transpose(1, 2)
 
     def _last_block(self, tokens: Tensor) -> Tensor:
         """Run the last block for the prefix tokens alone, which attend to the patched ones."""
-        model, block = self.model, self.model.depth - 1
-        keys, values = (x[:, :, model.prefix :] for x in model.keys_and_values(tokens, block, self.members))
-        with model.attend({block: self._attention(block, keys, values)}):
-            return model.step(tokens[:, : model.prefix], block, self.members[:, :0])
+        prefix, block = self.model.prefix, self.model.depth - 1
+        if block == self.last and block in self.source.queries:
+            keys, values = self._of_members(self.source.keys), self._of_members(self.source.values)
+        else:
+            keys, values = (x[:, :, prefix:] for x in self.blocks.keys_and_values(tokens, block, self.members))
+        attention = self._attention(block, keys, values)
+        return self.blocks.run(tokens[:, :prefix], {block: attention}, self.members[:, :0])
 
     @cached_property
     def columns(self) -> Tensor:
@@ -161,19 +193,24 @@ class PatchedCopies:
         The scores of a copy's tokens replace the blank image's in the scores of a whole blank sequence; their weights
         are set to zero before the blank image's values are averaged.
         """
-        blank_keys, blank_values = self.blank.keys[block][0], self.blank.values[block][0]
+        blank_keys, blank_values = self.blank.keys[block][0].mT, self.blank.values[block][0]
 
         def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
             if patched:
                 k, v = (torch.cat(pair, dim=2) for pair in zip((k, v), patched, strict=True))
+            parts = -(-len(q) * q.shape[2] // QUERIES)
+            by_part = zip(*(x.tensor_split(parts) for x in (q, k, v, self.columns)), strict=True)
+            return torch.cat([some(*part, scale) for part in by_part if len(part[0])])
+
+        def some(q: Tensor, k: Tensor, v: Tensor, columns: Tensor, scale: float) -> Tensor:
             copies, heads, count, width = q.shape
-            q = q.transpose(0, 1) * scale
-            own = q @ k.permute(1, 0, 3, 2)
-            scores = (q.reshape(heads, -1, width) @ blank_keys.mT).view(heads, copies, count, -1)
-            at = self.columns[None, :, None].expand(heads, copies, count, -1)
+            q, k, v = (x.transpose(0, 1).contiguous() for x in (q, k, v))  # (head, copy, token, channel)
+            own = (q @ k.mT).mul_(scale)
+            scores = (q.view(heads, -1, width) @ blank_keys).mul_(scale).view(heads, copies, count, -1)
+            at = columns[None, :, None].expand(heads, copies, count, -1)
             weights = scores.scatter_(-1, at, own).softmax(dim=-1)
             own = weights.gather(-1, at)
             mixed = weights.scatter_(-1, at, 0.0).flatten(1, 2) @ blank_values
-            return (own @ v.transpose(0, 1)).add_(mixed.view(heads, copies, count, width)).transpose(0, 1)
+            return (own @ v).add_(mixed.view(heads, copies, count, width)).transpose(0, 1)
 
         return attend

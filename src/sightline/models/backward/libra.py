@@ -89,6 +89,41 @@ class _Scale(torch.autograd.Function):
         return gradient * ctx.factor, None
 
 
+class _HeldNorm(torch.autograd.Function):
+    """A layer norm, with the gradient at its input of the norm whose standard deviation is a constant."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Tensor:
+        value, _, inverse = torch.native_layer_norm(x, shape, weight, bias, eps)
+        ctx.axes = tuple(range(-len(shape), 0))
+        ctx.save_for_backward(inverse, weight)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        inverse, weight = ctx.saved_tensors
+        scaled = gradient * (1 if weight is None else weight.detach())
+        scaled = scaled.sub_(scaled.mean(dim=ctx.axes, keepdim=True)).mul_(inverse.to(scaled))
+        return scaled, None, None, None, None
+
+
+class _HeldGate(torch.autograd.Function):
+    """A gated activation, with the gradient of its argument times the gate as a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, compute: Callable[[Tensor], Tensor], gate: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.gate = gate
+        ctx.save_for_backward(u)
+        return compute(u)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (u,) = ctx.saved_tensors
+        return gradient * ctx.gate(u.detach()), None, None
+
+
 def _swap(value: Tensor, surrogate: Tensor) -> Tensor:
     swapped: Tensor = _Swap.apply(value.detach(), surrogate)  # type: ignore[no-untyped-call]
     return swapped
@@ -140,13 +175,10 @@ class _Balanced(TorchFunctionMode):
 
 
 def _layer_norm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-    value: Tensor = func(*args, **kwargs)
     x, shape, weight, bias, eps = _bound(args, kwargs, ("input", "normalized_shape", "weight", "bias", "eps"), 1e-5)
     if not x.requires_grad:
-        return value
-    axes = tuple(range(-len(shape), 0))
-    spread = x.detach().var(dim=axes, unbiased=False, keepdim=True)
-    return _swap(value, _affine((x - x.mean(dim=axes, keepdim=True)) * (spread + eps).rsqrt(), weight, bias))
+        return func(*args, **kwargs)
+    return _HeldNorm.apply(x, list(shape), weight, bias, eps)  # type: ignore[no-untyped-call]
 
 
 def _rms_norm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -190,15 +222,17 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 
 def _gated(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
     r"""Compute :math:`u\,\phi(u)` with the gate held fixed in the backward pass."""
-    value: Tensor = func(*args, **{**kwargs, **({"inplace": False} if kwargs.get("inplace") else {})})
-    u = args[0]
-    return _swap(value, u * _GATED[func](u.detach(), kwargs)) if u.requires_grad else value
+    options = {**kwargs, **({"inplace": False} if kwargs.get("inplace") else {})}
+    if not args[0].requires_grad:
+        return func(*args, **options)
+    compute = lambda u: func(u, *args[1:], **options)  # noqa: E731
+    return _HeldGate.apply(args[0], compute, lambda u: _GATED[func](u, kwargs))  # type: ignore[no-untyped-call]
 
 
 def _gelu_gate(u: Tensor, options: Any) -> Tensor:
     if options.get("approximate", "none") == "tanh":
         return 0.5 * (1 + (math.sqrt(2 / math.pi) * (u + 0.044715 * u**3)).tanh())
-    return 0.5 * (1 + (u / math.sqrt(2)).erf())
+    return (u * math.sqrt(0.5)).erf_().add_(1).mul_(0.5)
 
 
 def _ratio(value: Tensor, x: Tensor) -> Tensor:
