@@ -94,7 +94,8 @@ class Region:
             return dense
         last = dense.movedim(1, -1)
         read = probabilities if self.score == "probability" else log_probabilities
-        return read(last, self.link).movedim(-1, 1)
+        # over two axes: `libra` takes a softmax or sigmoid of more for attention or gates
+        return read(last.flatten(0, -2), self.link).view(last.shape).movedim(-1, 1)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Region):
@@ -151,6 +152,13 @@ class Box:
             return likeness
         return likeness.clamp(min=torch.finfo(likeness.dtype).tiny).log()
 
+    def matched(self, logits: Tensor) -> Tensor:
+        """Return which detection of each image is the object, (batch,), by overlap times the label's probability."""
+        wanted = self._reference(len(logits)).to(logits)
+        found = logits if logits.ndim == 3 else logits.unflatten(1, (-1, wanted.shape[-1]))
+        shared = overlap(wanted[:, None, :OBJECT], found[..., :OBJECT])
+        return (shared * _of_label(found, self._labels(wanted))).argmax(dim=1)
+
     def take(self, rows: Sequence[int]) -> Box:
         several = self.reference is not None and len(self.reference) > 1
         return replace(self, reference=self.reference[list(rows)]) if several and self.reference is not None else self
@@ -196,10 +204,15 @@ class Box:
     __hash__ = None  # type: ignore[assignment]
 
 
+def _of_label(found: Tensor, labels: Tensor) -> Tensor:
+    """Return the probability of each image's label at every detection, (batch, box)."""
+    columns = (OBJECT + 1 + labels)[:, None, None].expand(-1, found.shape[1], 1)
+    return found.gather(2, columns)[..., 0]
+
+
 def _matched(found: Tensor, shared: Tensor, labels: Tensor) -> Tensor:
     """Return the probability of a label, (batch,), at the detection whose overlap times that probability is largest."""
-    columns = (OBJECT + 1 + labels)[:, None, None].expand(-1, found.shape[1], 1)
-    probability = found.gather(2, columns)[..., 0]
+    probability = _of_label(found, labels)
     best = (shared * probability).detach().argmax(dim=1, keepdim=True)
     near = shared.gather(1, best).detach() > 0
     return (probability.gather(1, best) * near)[:, 0]

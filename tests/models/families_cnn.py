@@ -144,6 +144,9 @@ ISOTROPIC = {"patch_size": 16, "embed_dim": 32}
 LEVIT = {"embed_dim": (16, 24, 32), "key_dim": 8, "depth": (1, 2, 1), "num_heads": (1, 2, 2), "stem_type": "s8"}
 
 
+PYRAMID = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 2, 1], "num_attention_heads": [1, 2, 2, 4]}
+
+
 def transformers_model(name: str, **options: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         library = require("transformers")
@@ -216,6 +219,17 @@ FAMILIES = {
     "transformers swin": _family(
         transformers_model("Swin", embed_dim=8, depths=[1, 1, 2, 1], num_heads=[1, 2, 2, 4], window_size=2),
         "swin.layernorm", "swin.encoder.layers.2.blocks.1", 5,
+    ),
+    "transformers swin v2": _family(
+        transformers_model("Swinv2", embed_dim=8, depths=[1, 1, 2, 1], num_heads=[1, 2, 2, 4], window_size=2),
+        "swinv2.layernorm", "swinv2.encoder.layers.2.blocks.1", 5,
+    ),
+    "transformers pvt": _family(
+        transformers_model("Pvt", **PYRAMID), "pvt.encoder.block.2.1", "pvt.encoder.block.1.0", 4, 4
+    ),
+    "transformers pvt v2": _family(
+        transformers_model("PvtV2", **PYRAMID),
+        "pvt_v2.encoder.layers.3.layer_norm", "pvt_v2.encoder.layers.2.layer_norm", 5,
     ),
     "transformers convnext": _family(
         transformers_model("ConvNext", hidden_sizes=[8, 12, 16, 20], depths=[1, 1, 2, 1]),

@@ -346,7 +346,7 @@ def check_needs(method: Method, model: Adapter) -> None:
     if any("gradient" in spec.needs for spec in specs):
         _check_that_gradients_flow(model)
     for spec in specs:
-        if missing := sorted(spec.needs - model.offers):
+        if missing := model.lacks(spec.name, spec.needs):
             raise UnsupportedModel(_refusal(spec.name, missing[0], model))
 
 
@@ -356,9 +356,15 @@ _FIRST_CHOICES = ("grad_cam", "caap", "ixg", "rise", "occlusion")
 def _refusal(method: str, need: str, model: Adapter) -> str:
     """Say why a method cannot run on a model: it has no such thing, or it has and sightline cannot read it."""
     words = _IN_WORDS.get(need, need)
+    if need == "attention" and model.no_attention:
+        return f"{method} needs {words}; {model.name} {model.no_attention}. Methods that work: " + ", ".join(
+            working(model)
+        )
     if need not in model.unread:
         return f"{method} needs {words}; {model.name} has none. Methods that work: {', '.join(working(model))}"
-    first, second, third, *_ = [name for name in _FIRST_CHOICES if METHODS[name].needs <= model.offers] + ["centre"]
+    first, second, third, *_ = [name for name in _FIRST_CHOICES if not model.lacks(name, METHODS[name].needs)] + [
+        "centre"
+    ]
     return (
         f"{method} needs {words}, and sightline cannot read {model.name} that far yet; {first}, {second} and {third} "
         "work now, and sightline.register_family adds a family"
@@ -376,7 +382,7 @@ def _check_that_gradients_flow(model: Adapter) -> None:
 
 def working(model: Adapter) -> list[str]:
     """Return the names of the methods that run on a model as they are, those that people try first at the front."""
-    names = [name for name in METHODS if METHODS[name].needs <= model.offers]
+    names = [name for name in METHODS if not model.lacks(name, METHODS[name].needs)]
     if model.declared_output == "dense" and isinstance(model, Convolutional) and model.cut_layer != model.cam_layer:
         names = [name for name in names if "cuts" not in METHODS[name].needs]  # they work at a layer that one names
     return [name for name in _FIRST_CHOICES if name in names] + [name for name in names if name not in _FIRST_CHOICES]

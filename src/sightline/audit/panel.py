@@ -28,7 +28,7 @@ from sightline.models.targets import resolve_target
 from sightline.perturb.curve import Score
 from sightline.progress import Advance
 from sightline.recipe import specs_of, text
-from sightline.registry import Spec
+from sightline.registry import METHODS, Spec
 from sightline.task_targets import Box, Region, target_mask
 from sightline.types import Attribution, Enlarge, Logit, LogProbability, Method, Passes, Probability, Target, Value
 from sightline.word_target import Word
@@ -45,6 +45,8 @@ ATTENTION = ("gae", "rollout")
 TOKENS = ("plus(libra(ixg))", "caap(frozen=True)")
 LANGUAGE = ("plus(libra(ixg))", "token_activation_map")  # where attention is causal and no token can be patched
 SPATIAL = ("grad_cam",)  # wherever some layer lies on a grid
+SPATIAL_OF_TASKS: dict[str | None, tuple[str, ...]] = {"dense": ("grad_cam", "seg_xres_cam"), "boxes": ("odam",)}
+DETECTION = ("d_rise(samples=100, cells=8)",)  # as many passes as two maps take to be scored
 PIXELS = ("ixg",)  # where there are no tokens to start at
 CUTS = ("iia2",)  # where inner layers can be run by themselves
 BLACK_BOX = ("simple_insertion", "simple_deletion")  # where nothing but the output is known
@@ -59,21 +61,23 @@ def choose(model: Adapter) -> list[str]:
     """
     offers = model.offers
     chosen: list[str] = []
-    if "attention" in offers:
-        chosen += ATTENTION if "gradient" in offers else ATTENTION[1:]
+    attention = ATTENTION if "gradient" in offers else ATTENTION[1:]
+    chosen += [recipe for recipe in attention if not model.lacks(recipe, METHODS[recipe].needs)]
     if "gradient" in offers:
         chosen += LANGUAGE if "language" in offers else TOKENS if "tokens" in offers else PIXELS
-        chosen += SPATIAL if "layers" in offers else ()
+        chosen += SPATIAL_OF_TASKS.get(model.declared_output, SPATIAL) if "layers" in offers else ()
         chosen += CUTS if "cuts" in offers else ()
         chosen += GRADIENT
     if not offers:
         chosen += BLACK_BOX
+    if model.declared_output == "boxes":
+        chosen += DETECTION
     return [*chosen, *CONTROLS]
 
 
 def short(model: Adapter) -> list[str]:
     """Return the recipes to compare models by: those of the panel that look into the model, none of them slow."""
-    return [recipe for recipe in choose(model) if recipe not in CONTROLS and recipe not in GRADIENT]
+    return [recipe for recipe in choose(model) if recipe not in CONTROLS and recipe not in (*GRADIENT, *DETECTION)]
 
 
 def panel_of(model: Adapter, methods: Sequence[Any] | str | None = None, seed: int | None = None) -> list[Method]:

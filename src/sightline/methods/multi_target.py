@@ -83,7 +83,7 @@ def multi_target(
     """Return a method's attribution for each target, in order."""
     if isinstance(method, SupportsMultiTarget):
         return method.multi_target(model, images, targets, every_layer=every_layer)
-    if _ignores_the_class(method):
+    if _ignores_the_class(method, model):
         return [method(model, images, targets[0])] * len(targets)
     return [method(model, images, target) for target in targets]
 
@@ -92,8 +92,10 @@ def multi_target_cost(method: Method, model: Adapter, count: int = 1, *, every_l
     """Return what a method costs for `count` targets, per image."""
     if isinstance(method, SupportsMultiTarget):
         return method.multi_target_cost(model, count, every_layer=every_layer)
-    return method.cost(model) * (1 if _ignores_the_class(method) else count)
+    return method.cost(model) * (1 if _ignores_the_class(method, model) else count)
 
 
-def _ignores_the_class(method: Method) -> bool:
-    return is_registered(method) and spec_of(method).agnostic
+def _ignores_the_class(method: Method, model: Adapter) -> bool:
+    """Tell whether one map does for every target; the attention of a detector is read at the query of a box."""
+    by_query = model.attention_layers is not None and model.attention_layers.reader == "query"
+    return is_registered(method) and spec_of(method).agnostic and not by_query

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.errors import InputError, NumericalError, SiteError, TargetError, UnsupportedModel
+from sightline.models.attention_layers import AttentionLayers
 from sightline.models.capture import Change, Site, capture
 from sightline.models.edit import edit
 from sightline.models.facts import COLOURS, UNKNOWN, check_normalisation, input_channels
@@ -65,6 +66,8 @@ class Adapter(HasOutput, ABC):
     kind: str = ""
     offers: frozenset[str] = frozenset()
     unread: frozenset[str] = frozenset()  # what a method may need, the model may have, and no family reads yet
+    attention_layers: AttentionLayers | None = None  # of a model that attends without being a plain vision transformer
+    no_attention: str = ""  # why attention over tokens is not defined for the model, where it attends otherwise
 
     def __init__(
         self,
@@ -261,6 +264,12 @@ class Adapter(HasOutput, ABC):
             yield seen
 
     @contextmanager
+    def capture_sites(self, sites: Mapping[str, Site], *, gradient: bool = False) -> Iterator[Mapping[str, Tensor]]:
+        """Record sites that need not be among the model's named ones while it runs once; see `capture`."""
+        with self._watchable(), capture(sites, gradient=gradient) as seen:
+            yield seen
+
+    @contextmanager
     def edit(self, changes: Mapping[str, Change | Tensor]) -> Iterator[None]:
         """Change what passes through the named sites while the model runs; see `edit`."""
         with self._watchable(), edit(self.find(*changes), changes):
@@ -279,6 +288,12 @@ class Adapter(HasOutput, ABC):
                 yield
 
     # ---- facts -------------------------------------------------------------------------------------------------
+
+    def lacks(self, method: str, needs: frozenset[str]) -> list[str]:
+        """Return which of its needs a method would not find in this model."""
+        if self.attention_layers is not None and method in self.attention_layers.methods:
+            needs -= {"attention"}
+        return sorted(needs - self.offers)
 
     @property
     def modules(self) -> list[nn.Module]:

@@ -61,6 +61,7 @@ BUILT_IN = (
     "vit.openclip",
     "bcos",
     "cnn.families",
+    "tasks.detectors",
 )
 _registered: list[Recognise] = []
 

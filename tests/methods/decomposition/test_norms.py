@@ -17,7 +17,7 @@ from torch.testing import assert_close
 import sightline
 from sightline.errors import RecipeError
 from sightline.extras import require
-from sightline.methods.attention.attention import rows_to_one
+from sightline.methods.attention.token_matrices import rows_to_one
 from sightline.methods.decomposition import norms as decomposition
 from sightline.methods.decomposition.norms import Alti, AttentionTimesNorm, quadratic
 from sightline.models.vit.adapter import VisionTransformer

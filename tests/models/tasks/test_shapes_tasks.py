@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline import Box, Region
+from sightline.audit.panel import choose
 from sightline.cli.main import app
 from sightline.data.shapes_scenes import ShapesScenes
 from sightline.errors import InputError
@@ -77,6 +78,47 @@ def test_maps_of_a_box_show_its_object_and_not_those_beside_it() -> None:
     own, beside = precisions(model, "d_rise(samples=150, cells=8)", boxes)
     assert own > 1.5 * max(control for control, _ in controls)
     assert beside <= max(control for _, control in controls)
+
+
+def test_gae_reads_a_detector_at_its_box_and_balanced_gradients_reach_it() -> None:
+    model = sightline.load("bundled/shapes-detector")
+    scenes = [SCENES[index] for index in range(COUNT)]
+    boxes = [Box(tuple(map(float, scene.boxes[0])), scene.labels[0]) for scene in scenes]
+    controls = [precisions(model, control, boxes) for control in ("centre", "random")]
+    for recipe in ("gae", "libra(ixg)"):
+        own, beside = precisions(model, recipe, boxes)
+        assert own > 1.5 * max(control for control, _ in controls)
+        assert beside <= max(control for _, control in controls)
+
+
+@pytest.mark.parametrize("name", ["bundled/shapes-segmenter", "bundled/shapes-detector"])
+def test_the_map_that_rank_believes_shows_the_object_that_was_asked_for(name: str) -> None:
+    """The default panel, with a box or a region named by its label: the first map beats the controls, and there alone."""
+    model, boxes = sightline.load(name), name.endswith("detector")
+    drawn = SCENES.draw(3)
+    images = model.normalise(drawn.images)
+    scores: dict[str, list[float]] = {f"{which} {side}": [] for which in ("best", "centre", "random") for side in "ob"}
+    for row, scene in enumerate(drawn.scenes):
+        image = images[row : row + 1]
+        label = model.label(scene.labels[0] + (not boxes))
+        target = Box(0, label) if boxes else Region(label)
+        ranking = sightline.rank(model, image, target=target, fills=False)
+        assert label in ranking.to_pandas()["label"][0]
+        assert ranking.best[0] is not None
+        for which in ("best", "centre", "random"):
+            found = sightline.explain(model, image, ranking.best[0] if which == "best" else which, target=target)
+            for number, mask in enumerate(scene.masks):
+                masks = torch.from_numpy(mask).long()[None]
+                precision = sightline.evaluate(model, image, found, "average_precision", masks=masks)
+                scores[f"{which} {'b' if number else 'o'}"].append(float(precision["average_precision"]))
+    means = {name: sum(each) / len(each) for name, each in scores.items()}
+    assert means["best o"] > 1.5 * max(means["centre o"], means["random o"])
+    assert means["best b"] < max(means["centre b"], means["random b"])
+
+
+def test_the_panels_of_tasks_have_the_methods_made_for_them() -> None:
+    assert {"odam", "d_rise(samples=100, cells=8)", "gae"} <= set(choose(sightline.load("bundled/shapes-detector")))
+    assert {"grad_cam", "seg_xres_cam"} <= set(choose(sightline.load("bundled/shapes-segmenter")))
 
 
 @pytest.mark.parametrize(("model", "target", "words"), [

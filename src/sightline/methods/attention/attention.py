@@ -17,6 +17,8 @@ from torch import Tensor
 
 from sightline.catalogue.options import HasOptions
 from sightline.errors import RecipeError, UnsupportedModel
+from sightline.methods.attention.layer_products import layer_gae, layer_raw_attention, layer_rollout
+from sightline.methods.attention.token_matrices import identity, rows_to_one, with_identity
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer
@@ -34,6 +36,11 @@ def transformer(model: Adapter, start: int = 0) -> VisionTransformer:
     if not 0 <= start < model.depth:
         raise RecipeError(f"got start={start}; {model.name} has blocks 0 to {model.depth - 1}")
     return model
+
+
+def _by_blocks(model: Adapter, asked: bool) -> bool:
+    """Tell whether blocks are asked for, as options and operators of layers do, and the model has equal ones."""
+    return asked and isinstance(model, VisionTransformer)
 
 
 def probabilities(model: VisionTransformer, images: Tensor, start: int = 0) -> list[Tensor]:
@@ -111,17 +118,6 @@ def divide_by_maximum(attribution: Attribution) -> Attribution:
     return replace(attribution, values=attribution.values / largest.where(largest > 0, 1.0))
 
 
-def rows_to_one(matrix: Tensor) -> Tensor:
-    """Divide each row of a non-negative matrix by its sum; a row of zeros stays zero."""
-    total = matrix.sum(dim=-1, keepdim=True)
-    return matrix / total.where(total > 0, 1.0)
-
-
-def identity(like: Tensor) -> Tensor:
-    """Return the identity matrix of a (batch, to, from) tensor's size."""
-    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
-
-
 @METHODS.register(
     "raw_attention",
     family="attention",
@@ -148,6 +144,8 @@ class RawAttention(MultiTarget):
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
+        if model.attention_layers is not None and not _by_blocks(model, every_layer or self.layer != -1):
+            return layer_raw_attention(model, images, targets, self.layer)
         model = transformer(model)
         grid = model.grid_of(images)
         rows = [read_rows(model, p.mean(dim=1)) for p in probabilities(model, images)]
@@ -209,6 +207,9 @@ class Rollout(HasOptions):
             raise RecipeError(f"got matrix={text(self.matrix)} with variant={self.variant!r}; leave out one of them")
 
     def __call__(self, model: Adapter, images: Tensor, target: Target) -> Attribution:
+        if model.attention_layers is not None and not _by_blocks(model, self != Rollout()):
+            self._refuse_options(model)
+            return layer_rollout(model, images, target)
         model = transformer(model, self.start)
         if isinstance(self.matrix, HasTokenMatrices):
             matrices = self.matrix.token_matrices(model, images, self.start)
@@ -218,14 +219,13 @@ class Rollout(HasOptions):
             return rollout(model, images, [with_identity(p.mean(dim=1)) for p in attention])
         return divide_by_maximum(rollout(model, images, [_vit_explain(fuse_heads(p, self.fusion)) for p in attention]))
 
+    def _refuse_options(self, model: Adapter) -> None:
+        """Refuse what is not defined where attention is no single square matrix per block."""
+        if self != Rollout():
+            raise RecipeError(f"got {text(self)}; {model.name} is no plain vision transformer: write rollout alone")
+
     def cost(self, model: Adapter) -> Passes:
         return Passes(1, 0)
-
-
-def with_identity(attention: Tensor) -> Tensor:
-    """Add the identity for the residual connection, and divide each row of (batch, to, from) by its sum."""
-    mixed = attention + identity(attention)
-    return mixed / mixed.sum(dim=-1, keepdim=True)
 
 
 def fuse_heads(attention: Tensor, fusion: Fusion) -> Tensor:
@@ -281,6 +281,8 @@ class GenericAttention(MultiTarget):
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
+        if model.attention_layers is not None and not _by_blocks(model, every_layer or self.start > 0):
+            return layer_gae(model, images, targets, self.start, every_layer=every_layer)
         model = transformer(model, self.start)
         weighted = positive_weighted(model, images, targets, self.start)
         if every_layer:
@@ -288,4 +290,6 @@ class GenericAttention(MultiTarget):
         return [rollout(model, images, [identity(e) + e for e in layers]) for layers in weighted]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        if model.attention_layers is not None and not _by_blocks(model, every_layer or self.start > 0):
+            return Passes(1, count * model.remaining(model.attention_layers.layers[0].name))
         return Passes(1, count * (1 - self.start / transformer(model).depth))

@@ -20,13 +20,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import RecipeError, UnsupportedModel
-from sightline.methods.attention.attention import (
-    identity,
-    last_blocks,
-    probabilities_and_gradients,
-    read_rows,
-    transformer,
-)
+from sightline.methods.attention.attention import last_blocks, probabilities_and_gradients, read_rows, transformer
+from sightline.methods.attention.token_matrices import identity
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.passes import in_batches

@@ -15,9 +15,9 @@ from sightline.methods.attention.attention import (
     positive_weighted,
     rollout,
     transformer,
-    with_identity,
     without_smallest,
 )
+from sightline.methods.attention.token_matrices import with_identity
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer

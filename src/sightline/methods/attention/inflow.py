@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sightline.methods.attention.attention import rollout, rows_to_one, transformer
+from sightline.methods.attention.attention import rollout, transformer
 from sightline.methods.attention.bi_attention import head_weights
+from sightline.methods.attention.token_matrices import rows_to_one
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.passes import spend

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from sightline.errors import RecipeError
-from sightline.methods.attention.attention import identity, own_rows, rollout, rows_to_one, transformer
+from sightline.methods.attention.attention import own_rows, rollout, transformer
+from sightline.methods.attention.token_matrices import identity, rows_to_one
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.vit.adapter import VisionTransformer

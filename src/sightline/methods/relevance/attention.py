@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from sightline.errors import RecipeError, UnsupportedModel
-from sightline.methods.attention.attention import identity, last_blocks, read_rows, rollout, transformer
+from sightline.methods.attention.attention import last_blocks, read_rows, rollout, transformer
+from sightline.methods.attention.token_matrices import identity
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.relevance.vit_rules import Rules, Trace
 from sightline.models.adapter import Adapter

@@ -238,6 +238,7 @@ class Stepwise(Convolutional):
         built = plan(model)
         self.steps = built.steps
         self._layers = built.layers
+        self.attention_layers, self.no_attention = built.attention, built.no_attention
         self._position = {step.name: index for index, step in enumerate(self.steps) if step.cut}
         if missing := set(self._layers) - set(self._position):
             raise SiteError(f"the plan of {self.name} has no step for {', '.join(sorted(missing))}; correct the plan")

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sightline.errors import SiteError
-from sightline.models.cnn import hierarchical, token_maps, transformers
+from sightline.models.cnn import hierarchical, pyramids, token_maps, transformers
 from sightline.models.cnn.adapter import Stepwise
 from sightline.models.cnn.steps import Plan, Step, before_strides, each, head, same, step, writes
 from sightline.models.facts import IMAGENET, ancestor, torchvision_facts, transformers_facts
@@ -226,6 +226,11 @@ PLANS: dict[tuple[str, str], Callable[[Any], Plan]] = {
     ("timm.models", "MlpMixer"): token_maps.timm_mixer,
     ("timm.models", "Hiera"): token_maps.timm_hiera,
     ("transformers.models", "SwinForImageClassification"): transformers.swin,
+    ("transformers.models", "Swinv2ForImageClassification"): transformers.swin,
+    ("transformers.models", "LevitForImageClassification"): pyramids.levit,
+    ("transformers.models", "LevitForImageClassificationWithTeacher"): pyramids.levit,
+    ("transformers.models", "PvtForImageClassification"): pyramids.pvt,
+    ("transformers.models", "PvtV2ForImageClassification"): pyramids.pvt_v2,
     ("transformers.models", "ConvNextForImageClassification"): transformers.convnext,
     ("transformers.models", "ConvNextV2ForImageClassification"): transformers.convnext,
 }

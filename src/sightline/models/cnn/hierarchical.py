@@ -13,6 +13,10 @@ from sightline.models.cnn.steps import Plan, Step, each, head, same, step
 from sightline.models.facts import is_a
 from sightline.models.survey import IMAGENET_SIZE
 
+IN_WINDOWS = (
+    "attends within windows and merges patches between its stages, so no attention leads from its output to all patches"
+)
+
 
 def timm_swin(model: Any) -> Plan:
     """patch_embed, stages that start with their downsampling, norm; the head pools and classifies."""
@@ -25,7 +29,8 @@ def timm_swin(model: Any) -> Plan:
         steps.append(same(name, channels_last=True))
         names.append(name)
     steps.append(step("norm", model.norm, channels_last=True))
-    return Plan((*steps, Step("head", model.forward_head, cut=False, writes=True)), (*names[:-1], "norm"))
+    end = Step("head", model.forward_head, cut=False, writes=True)
+    return Plan((*steps, end), (*names[:-1], "norm"), no_attention=IN_WINDOWS)
 
 
 def torchvision_swin(model: Any) -> Plan:
@@ -41,7 +46,7 @@ def torchvision_swin(model: Any) -> Plan:
             steps.append(step(name, part, channels_last=True))
     end = head(lambda x: model.head(model.flatten(model.avgpool(model.permute(x)))), model.avgpool, model.head)
     steps += [same("features", channels_last=True), step("norm", model.norm, channels_last=True)]
-    return Plan((*steps, end), (*names[:-1], "norm"))
+    return Plan((*steps, end), (*names[:-1], "norm"), no_attention=IN_WINDOWS)
 
 
 def timm_maxxvit(model: Any) -> Plan:
@@ -53,7 +58,7 @@ def timm_maxxvit(model: Any) -> Plan:
         names.append(f"stages.{child}")
     last = names[-1] if isinstance(model.norm, nn.Identity) else "norm"
     steps += [step("norm", model.norm), Step("head", model.forward_head, cut=False, writes=True)]
-    return Plan(tuple(steps), (*names[:-1], last))
+    return Plan(tuple(steps), (*names[:-1], last), no_attention=IN_WINDOWS)
 
 
 def sizes(model: Any) -> dict[str, Any]:

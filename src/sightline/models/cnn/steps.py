@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sightline.models.attention_layers import AttentionLayers
+
 Run = Callable[[Tensor], Tensor]
 
 
@@ -40,10 +42,19 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A model as steps whose composition is its forward, and its CAM layers, the default last."""
+    """A model as steps whose composition is its forward.
+
+    Attributes:
+        steps: from the images to the logits.
+        layers: its CAM layers, the default last.
+        attention: its attention, where that can be followed from the output to the patches.
+        no_attention: why not, as `Adapter.no_attention`.
+    """
 
     steps: tuple[Step, ...]
     layers: tuple[str, ...]
+    attention: AttentionLayers | None = None
+    no_attention: str = ""
 
 
 def step(name: str, module: nn.Module, **marks: Any) -> Step:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sightline.models.attention_layers import LAST, AttentionLayer, AttentionLayers, Role, Size
+from sightline.models.cnn.hierarchical import IN_WINDOWS
 from sightline.models.cnn.steps import Plan, Step, on_tokens, same, step
 
 
@@ -28,7 +30,8 @@ def timm_cait(model: Any) -> Plan:
     names = [f"blocks.{child}" for child, _ in model.blocks.named_children()]
     steps += [_token_step(name, on_tokens(block), unit=True) for name, block in _named(model, names)]
     steps += [same("blocks", channels_last=True, tokens=True), Step("head", classify, cut=False)]
-    return Plan(tuple(steps), tuple(names))
+    layers = (*_attend(model, "blocks", "patches"), *_attend(model, "blocks_token_only", "class"))
+    return Plan(tuple(steps), tuple(names), AttentionLayers(layers, "class") if _by_class(model) else None)
 
 
 def timm_xcit(model: Any) -> Plan:
@@ -52,7 +55,31 @@ def timm_xcit(model: Any) -> Plan:
     names = [f"blocks.{child}" for child, _ in model.blocks.named_children()]
     steps = [_token_step("patch_embed", embed), _token_step("pos_drop", positions)]
     steps += [_token_step(name, run(block), unit=True) for name, block in _named(model, names)]
-    return Plan((*steps, Step("head", classify, cut=False)), tuple(names))
+    last = AttentionLayers(tuple(_attend(model, "cls_attn_blocks", "class")), "class", methods=LAST)
+    end = Step("head", classify, cut=False)
+    return Plan((*steps, end), tuple(names), last if _by_class(model) else None, _OVER_CHANNELS)
+
+
+def _by_class(model: Any) -> bool:
+    return bool(model.global_pool == "token")
+
+
+_OVER_CHANNELS = (
+    "attends over channels, not over tokens, so attention cannot be followed through its blocks to the patches; only "
+    "its class token attends to patches, which raw_attention shows"
+)
+
+
+def _attend(model: Any, blocks: str, role: Role) -> Iterator[AttentionLayer]:
+    """Yield the attention of every block; the patches lie on the grid of the patch embedding."""
+
+    def grid(size: Size) -> Size:
+        side = model.patch_embed.patch_size
+        height, width = (side, side) if isinstance(side, int) else side
+        return size[0] // height, size[1] // width
+
+    for child, block in getattr(model, blocks).named_children():
+        yield AttentionLayer(f"{blocks}.{child}.attn", block.attn, role, grid)
 
 
 def timm_mixer(model: Any) -> Plan:
@@ -74,7 +101,22 @@ def timm_levit(model: Any) -> Plan:
         steps += _levit_stage(name, stage, model.use_conv, first=not names)
         names.append(name)
     end = (lambda x: model.forward_head(x)) if model.use_conv else (lambda x: model.forward_head(x.flatten(1, 2)))
-    return Plan((*steps, Step("head", end, cut=False)), tuple(names))
+    attention = AttentionLayers(tuple(_levit_attention(model)), "mean")
+    return Plan((*steps, Step("head", end, cut=False)), tuple(names), attention)
+
+
+def _levit_attention(model: Any) -> Iterator[AttentionLayer]:
+    for child, stage in model.stages.named_children():
+        if hasattr(stage.downsample, "attn_downsample"):
+            down = stage.downsample.attn_downsample
+            yield AttentionLayer(f"stages.{child}.downsample.attn_downsample", down, "coarser", _grid_of(down))
+        for number, block in stage.blocks.named_children():
+            yield AttentionLayer(f"stages.{child}.blocks.{number}.attn", block.attn, "patches", _grid_of(block.attn))
+
+
+def _grid_of(attention: Any) -> Callable[[Size], Size]:
+    height, width = map(int, attention.resolution)
+    return lambda _size: (height, width)
 
 
 def _levit_stage(name: str, stage: Any, convolutional: bool, first: bool) -> Iterator[Step]:
@@ -117,7 +159,7 @@ def timm_hiera(model: Any) -> Plan:
     steps = [_token_step("patch_embed", embed), _token_step("unroll", unroll, order=orders[0])]
     steps += [_token_step(name, run(i), unit=True, order=orders[i]) for i, name in enumerate(names)]
     end = Step("head", lambda x: model.forward_head(x.flatten(1, 2)), cut=False)
-    return Plan((*steps, end), tuple(names[index] for index in model.stage_ends))
+    return Plan((*steps, end), tuple(names[index] for index in model.stage_ends), no_attention=IN_WINDOWS)
 
 
 def _spatial_order(model: Any, index: int) -> Tensor:

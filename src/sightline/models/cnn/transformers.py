@@ -1,4 +1,4 @@
-"""Hugging Face transformers' Swin, ConvNeXt and ConvNeXt V2 classifiers, step by step."""
+"""Hugging Face transformers' Swin, Swin v2, ConvNeXt and ConvNeXt V2 classifiers, step by step."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sightline.models.cnn.hierarchical import IN_WINDOWS
 from sightline.models.cnn.steps import Plan, Step, each, same, step
 
 
 def swin(model: Any) -> Plan:
     """Embeddings, stages that end with their patch merging, layernorm; the mean is classified."""
+    prefix = "swinv2" if hasattr(model, "swinv2") else "swin"
+    trunk = getattr(model, prefix)
 
     def embed(images: Tensor) -> Tensor:
-        tokens, grid = model.swin.embeddings(images)
+        tokens, grid = trunk.embeddings(images)
         return tokens.unflatten(1, grid)  # type: ignore[no-any-return]
 
-    steps = [Step("swin.embeddings", embed, channels_last=True, tokens=True)]
+    steps = [Step(f"{prefix}.embeddings", embed, channels_last=True, tokens=True)]
     names = []
-    for child, stage in model.swin.encoder.layers.named_children():
-        name = f"swin.encoder.layers.{child}"
+    for child, stage in trunk.encoder.layers.named_children():
+        name = f"{prefix}.encoder.layers.{child}"
         blocks = [f"{name}.blocks.{number}" for number, _ in stage.blocks.named_children()]
         steps += [_swin_block(path, block) for path, block in zip(blocks, stage.blocks, strict=True)]
         names.append(blocks[-1])
@@ -28,14 +31,14 @@ def swin(model: Any) -> Plan:
             merge = _merging(stage.downsample)
             steps.append(Step(f"{name}.downsample", merge, channels_last=True, tokens=True))
         steps.append(same(name, channels_last=True, tokens=True))
-    norm = Step("swin.layernorm", model.swin.layernorm, channels_last=True, tokens=True)
+    norm = Step(f"{prefix}.layernorm", trunk.layernorm, channels_last=True, tokens=True)
     end = Step("head", lambda x: model.classifier(x.mean(dim=(1, 2))), cut=False)
-    return Plan((*steps, norm, end), (*names[:-1], "swin.layernorm"))
+    return Plan((*steps, norm, end), (*names[:-1], norm.name), no_attention=IN_WINDOWS)
 
 
 def _swin_block(name: str, block: nn.Module) -> Step:
     def run(x: Tensor) -> Tensor:
-        tokens, _ = block(x.flatten(1, 2), tuple(x.shape[1:3]))
+        tokens, *_ = block(x.flatten(1, 2), tuple(x.shape[1:3]))
         return tokens.unflatten(1, x.shape[1:3])  # type: ignore[no-any-return]
 
     return Step(name, run, unit=True, channels_last=True, tokens=True)

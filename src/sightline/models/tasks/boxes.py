@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sightline.box_overlap import non_maximum_suppression, overlap
 from sightline.errors import TargetError, UnsupportedModel
+from sightline.targets import Link, probabilities
 from sightline.task_targets import OBJECT, Box
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def read_boxes(output: Any, model: Adapter, size: tuple[int, int] | None) -> Ten
     if not isinstance(output, Mapping) or not isinstance(output.get("boxes"), Tensor):
         return None
     if "logits" in output:
-        return _joined(_shares(output["boxes"], size), output["logits"].sigmoid())
+        return _joined(_shares(output["boxes"], size), _probabilities(output["logits"], "sigmoid"))
     rows = zip(output["boxes"], output["labels"], output["scores"], strict=True)
     each = [{"boxes": boxes, "labels": labels, "scores": scores} for boxes, labels, scores in rows]
     return _found(each, model, size)
@@ -60,9 +61,14 @@ def _queries(logits: Tensor, boxes: Tensor, model: Adapter) -> Tensor:
     centre, side = boxes[..., :2], boxes[..., 2:]
     corners = torch.cat([centre - side / 2, centre + side / 2], dim=-1)
     if logits.shape[-1] == labels + 1:
-        probability = logits.softmax(dim=-1)[..., :-1]
+        probability = _probabilities(logits, "softmax")[..., :-1]
         return torch.cat([corners, probability.sum(dim=-1, keepdim=True), probability], dim=-1)
-    return _joined(corners, logits.sigmoid())
+    return _joined(corners, _probabilities(logits, "sigmoid"))
+
+
+def _probabilities(logits: Tensor, link: Link) -> Tensor:
+    """Return probabilities of (batch, box, label), over two axes: `libra` takes those of three for attention, gates."""
+    return probabilities(logits.flatten(0, -2), link).view_as(logits)
 
 
 def _joined(boxes: Tensor, probability: Tensor) -> Tensor:

@@ -9,7 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from sightline.errors import UnsupportedModel
+from sightline.models.attention_layers import AttentionLayer, AttentionLayers
 from sightline.models.capture import Site
+from sightline.models.tasks.reading import NEEDED
 from sightline.models.vit.adapter import Block, VisionTransformer
 
 
@@ -50,7 +52,24 @@ class WrappedTransformer(VisionTransformer):
 
     @property
     def pool(self) -> str:
-        return self.inner.pool
+        """As the inner model's; a segmentation or a detector reads the patches, whatever its backbone was made for."""
+        return "mean" if self.declared_output in NEEDED else self.inner.pool
+
+    @property
+    def attention_layers(self) -> AttentionLayers | None:  # type: ignore[override]
+        """Of a segmentation or a detector, whose output reads each place at the patches there."""
+        if self.declared_output not in ("dense", "boxes"):
+            return None
+        names = self.every("attention")
+        layers = [
+            AttentionLayer(name, block.attention, "tokens", self._cells)
+            for name, block in zip(names, self.blocks, strict=True)
+        ]
+        return AttentionLayers(tuple(layers), "place", before=self.prefix)
+
+    def _cells(self, size: tuple[int, int]) -> tuple[int, int]:
+        grid = self.grid_for(size)
+        return grid.height, grid.width
 
     @property
     def pooling_attention(self) -> nn.Module | None:
