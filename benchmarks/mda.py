@@ -104,7 +104,9 @@ def mean(values: list[float]) -> str:
 
 def table(rows: Rows, recipes: list[str], images: list[str]) -> Table:
     """Lay out what was measured: the means, and the paired differences from the first recipe."""
-    drawn = Table("recipe", "photographs", "passes", "share", *METRICS, *(f"{metric}, difference" for metric in METRICS))
+    drawn = Table(
+        "recipe", "photographs", "passes", "share", *METRICS, *(f"{metric}, difference" for metric in METRICS)
+    )
     for recipe in recipes:
         both = [image for image in images if (image, recipe) in rows and (image, recipes[0]) in rows]
         if not both:
@@ -125,7 +127,9 @@ def arguments() -> Any:
     parser.add_argument("--model", default="vit_tiny_patch16_224")
     parser.add_argument("--weights", type=Path, help="safetensors file; downloaded by timm where it is not given")
     parser.add_argument("--folder", type=Path, default=Path("../shared/data/imagenet-samples"))
-    parser.add_argument("--recipes", nargs="+", default=list(RECIPES), help="the first is what others are compared with")
+    parser.add_argument(
+        "--recipes", nargs="+", default=list(RECIPES), help="the first is what others are compared with"
+    )
     parser.add_argument("--rows", type=Path, default=Path("runs/mda-patches.csv"))
     parser.add_argument("--sure", type=float, default=0.6)
     parser.add_argument("--step", type=int, default=2048, help="pixels per step of the metrics")
