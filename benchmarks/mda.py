@@ -1,11 +1,15 @@
-r"""Compare MDA's searches: passes, insertion − deletion, and the time of the exact one against bare forwards.
+r"""Compare MDA's searches on photographs: passes, insertion minus deletion, and how far each is from the first one.
 
-    python benchmarks/mda.py --photographs 20 --folder ../shared/data/imagenet-samples
-    python benchmarks/mda.py --photographs 10 --step 896 --recipes "mda(cells=7, steps=56)" \
-        "mda(cells=7, steps=56, per_step=2)"
+    python benchmarks/mda.py --photographs 10 --rows runs/mda-patches.csv --weights ../shared/weights/vit_tiny_patch16_224.safetensors
+    python benchmarks/mda.py --photographs 10 --recipes "mda(cells=7, steps=56)" "mda(cells=7, steps=56, per_step=2)"
 
 The folder holds `labels.csv` (file, label, …) and the photographs, beside it or under `images/`. Those to whose class
-the model gives at least `--sure` are taken, in the order of the file.
+the model gives at least `--sure` are taken, in the order of the file. A map is scored as it says it is enlarged: patch
+by patch, unless a recipe has ``output='smooth'``.
+
+An exact search takes minutes, so every line is written to `--rows` at once (image, recipe, metric, value), and what is
+there already is not done again: a run that was stopped goes on when it is started again, and one with more
+photographs or recipes adds to it. `--show` prints the table of what is there.
 """
 
 from __future__ import annotations
@@ -18,9 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from safetensors.torch import load_file
 from torch import Tensor
@@ -28,11 +30,11 @@ from torch import Tensor
 import sightline
 from sightline.api import as_batch
 from sightline.extras import require
-from sightline.perturb.search import greedy
 
-RECIPES = ("mda", "mda(search='fast')", "mda(per_step=2)")
-METRICS = ("insertion(step={})", "deletion(step={})", "insertion(step={}, radius=15, sigma=31.0)")
-PROTOCOL = ("insertion_mda(step={})", "deletion_mda(step={})", "mas_insertion(step={})", "mas_deletion(step={})")
+RECIPES = ("mda", "mda(search='fast')", "mda(per_step=2)", "mda(seed=caap)")
+METRICS = ("ins_del_mda(step={})", "mas_ins_del(step={})", "ins_del(step={})")
+COLUMNS = ("image", "recipe", "metric", "value")
+Rows = dict[tuple[str, str], dict[str, float]]  # (image, recipe) -> what was measured, by name
 
 
 def load(name: str, weights: Path | None) -> sightline.Adapter:
@@ -58,39 +60,37 @@ def photographs(model: sightline.Adapter, folder: Path, count: int, sure: float)
 
 
 def one(model: sightline.Adapter, image: Tensor, label: int, recipe: str, step: int) -> dict[str, float]:
-    """Run one recipe on one photograph; judge its smooth and its sharp map."""
-    start = time.perf_counter()
+    """Run one recipe on one photograph and score its map."""
+    start = time.process_time()
     found = sightline.explain(model, image, recipe, target=label)
-    seconds = time.perf_counter() - start
-    row = {"passes": found.passes.forward + found.passes.backward, "seconds": seconds}
-    row["inserted"] = found.details.images[0].search.inserted
-    maps = {"smooth": found.details.with_density(0.0, "smooth").pixels(), "sharp": found.pixels()}
-    for kind, pixels in maps.items():
-        named = [metric.format(step) for metric in (*METRICS, *PROTOCOL)]
-        scores = sightline.evaluate(model, image, pixels, named, target=label)
-        insertion, deletion, strong, *protocol = (float(scores[metric][0]) for metric in named)
-        row |= {f"{kind} ins": insertion, f"{kind} del": deletion, f"{kind} ins − del": insertion - deletion}
-        row |= {f"{kind} strong blur, ins − del": strong - deletion}
-        row |= {
-            f"{kind} MDA, ins − del": protocol[0] - protocol[1],
-            f"{kind} MAS, ins − del": protocol[2] - protocol[3],
-        }
-    return row
+    row = {"passes": float(found.passes.forward + found.passes.backward), "seconds": time.process_time() - start}
+    if hasattr(found.details, "images"):
+        (refined,) = found.details.images
+        row |= {"inserted": float(refined.search.inserted), "kept_seed": float(refined.kept_seed)}
+    named = [metric.format(step) for metric in METRICS]
+    scores = sightline.evaluate(model, image, found, named, target=label)
+    return row | {metric: float(scores[metric][0]) for metric in named}
 
 
-def bare_seconds(model: sightline.Adapter, image: Tensor, count: int = 128) -> tuple[int, float]:
-    """Return the best batch size for bare forwards, and the seconds that one image takes then."""
-    found = {}
-    for size in (1, 4, 8, 14, 16, 28, 32):
-        batch = image.expand(size, -1, -1, -1).contiguous()
-        with torch.no_grad():
-            model(batch)
-            start = time.perf_counter()
-            for _ in range(max(1, count // size)):
-                model(batch)
-            found[size] = (time.perf_counter() - start) / (max(1, count // size) * size)
-    best = min(found, key=lambda size: found[size])
-    return best, found[best]
+def read(path: Path) -> Rows:
+    """Read what was measured before."""
+    rows: Rows = {}
+    if path.is_file():
+        with path.open(encoding="utf-8", newline="") as file:
+            for line in csv.DictReader(file):
+                rows.setdefault((line["image"], line["recipe"]), {})[line["metric"]] = float(line["value"])
+    return rows
+
+
+def append(path: Path, image: str, recipe: str, row: dict[str, float]) -> None:
+    """Write what was measured of one photograph."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = not path.is_file()
+    with path.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if fresh:
+            writer.writerow(COLUMNS)
+        writer.writerows((image, recipe, metric, repr(value)) for metric, value in row.items())
 
 
 def mean(values: list[float]) -> str:
@@ -102,19 +102,22 @@ def mean(values: list[float]) -> str:
     return f"{middle:.4g} ± {spread:.2g}"
 
 
-def table(rows: dict[str, list[dict[str, float]]]) -> Table:
-    """Lay out what was measured, and each recipe's distance from the first one."""
-    first = next(iter(rows.values()))
-    drawn = Table("", *rows)
-    for key in first[0]:
-        drawn.add_row(key, *(mean([row[key] for row in found]) for found in rows.values()))
-    for key in (key for key in first[0] if key.endswith("ins − del")):
-        away = (
-            mean([row[key] - exact[key] for row, exact in zip(found, first, strict=True)]) for found in rows.values()
-        )
-        drawn.add_row(f"{key}, minus exact's", *away)
-    drawn.add_row("passes, share", *(mean([r["passes"] / e["passes"] for r, e in zip(f, first, strict=True)])
-                                     for f in rows.values()))  # fmt: skip
+def table(rows: Rows, recipes: list[str], images: list[str]) -> Table:
+    """Lay out what was measured: the means, and the paired differences from the first recipe."""
+    drawn = Table(
+        "recipe", "photographs", "passes", "share", *METRICS, *(f"{metric}, difference" for metric in METRICS)
+    )
+    for recipe in recipes:
+        both = [image for image in images if (image, recipe) in rows and (image, recipes[0]) in rows]
+        if not both:
+            continue
+        own, first = ([rows[image, each] for image in both] for each in (recipe, recipes[0]))
+        names = [next(key for key in own[0] if key.startswith(metric.split("(")[0] + "(")) for metric in METRICS]
+        share = [row["passes"] / exact["passes"] for row, exact in zip(own, first, strict=True)]
+        away = [[row[key] - exact[key] for row, exact in zip(own, first, strict=True)] for key in names]
+        means = (mean([row[key] for row in own]) for key in ("passes", *names))
+        passes, *scores = means
+        drawn.add_row(recipe, str(len(both)), passes, mean(share), *scores, *(mean(each) for each in away))
     return drawn
 
 
@@ -124,37 +127,32 @@ def arguments() -> Any:
     parser.add_argument("--model", default="vit_tiny_patch16_224")
     parser.add_argument("--weights", type=Path, help="safetensors file; downloaded by timm where it is not given")
     parser.add_argument("--folder", type=Path, default=Path("../shared/data/imagenet-samples"))
-    parser.add_argument("--recipes", nargs="+", default=list(RECIPES))
-    parser.add_argument("--sure", type=float, default=0.6)
-    parser.add_argument("--step", type=int, default=1792, help="pixels per step of the metrics")
-    parser.add_argument("--batch", type=int, help="images at once; by default the best for bare forwards")
     parser.add_argument(
-        "--nothing", type=float, default=greedy.NOTHING, help="the fast search's level; -1 turns it off"
+        "--recipes", nargs="+", default=list(RECIPES), help="the first is what others are compared with"
     )
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--rows", type=Path, default=Path("runs/mda-patches.csv"))
+    parser.add_argument("--sure", type=float, default=0.6)
+    parser.add_argument("--step", type=int, default=2048, help="pixels per step of the metrics")
+    parser.add_argument("--batch", type=int, default=14, help="images at once")
+    parser.add_argument("--show", action="store_true", help="print the table of what was measured, and measure nothing")
     return parser.parse_args()
 
 
 def main() -> None:
     options = arguments()
-    torch.set_num_threads(options.threads)
-    greedy.NOTHING = options.nothing
-    console = Console()
-    model = load(options.model, options.weights)
-    chosen = list(photographs(model, options.folder, options.photographs, options.sure))
-    best, bare = bare_seconds(model, chosen[0][1])
-    model.batch = options.batch or best
-    console.print(f"bare forwards: {1000 * bare:.1f} ms an image at the best batch size, {best}")
-    rows: dict[str, list[dict[str, float]]] = {recipe: [] for recipe in options.recipes}
-    with Progress(console=console) as progress:
-        task = progress.add_task("searching", total=len(chosen) * len(rows))
-        for name, image, label in chosen:
-            for recipe, found in rows.items():
-                row = one(model, image, label, recipe, options.step)
-                found.append(row | {"time / bare forwards": row["seconds"] / (row["passes"] * bare)})
-                console.print(f"{name} {recipe}: {row['passes']:.0f} passes, {row['smooth ins − del']:.4f}")
-                progress.advance(task)
-    console.print(table(rows))
+    console = Console(width=200)
+    rows = read(options.rows)
+    if not options.show:
+        model = load(options.model, options.weights)
+        model.batch = options.batch
+        for name, image, label in photographs(model, options.folder, options.photographs, options.sure):
+            for recipe in options.recipes:
+                if (name, recipe) in rows:
+                    continue
+                row = rows[name, recipe] = one(model, image, label, recipe, options.step)
+                append(options.rows, name, recipe, row)
+                console.print(f"{name} {recipe}: {row['passes']:.0f} passes, {list(row.values())[-len(METRICS)]:.4f}")
+    console.print(table(rows, options.recipes, list(dict.fromkeys(image for image, _ in rows))))
 
 
 if __name__ == "__main__":

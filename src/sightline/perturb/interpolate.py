@@ -46,11 +46,15 @@ def top_pixels(values: NDArray[np.floating], share: float) -> Pixels:
     return chosen
 
 
-def interpolate(picture: Picture, known: Pixels) -> Picture:
+def interpolate(picture: Picture, known: Pixels, *, borders: bool = False) -> Picture:
     """Interpolate a picture, (height, width, channel), linearly from its known pixels, (height, width).
 
     The corners are always known. One Delaunay triangulation serves all channels, and only unknown pixels are computed:
     the same picture that interpolating each channel by itself gives.
+
+    With `borders` only the `border` of the known pixels is triangulated, some thirty times faster: the same triangles
+    around unknown pixels, except where four or more known pixels lie on one empty circle and may be joined in more than
+    one way, as they also may where the same points come in another order.
     """
     known = known.copy()
     known[CORNERS] = True
@@ -58,12 +62,32 @@ def interpolate(picture: Picture, known: Pixels) -> Picture:
         return picture.copy()
     if min(known.shape) == 1:  # points on one line have no triangles
         return _along_line(picture, known)
-    points = np.argwhere(known)
+    points = np.argwhere(border(known) if borders else known)
     filled = picture.copy()
     for rows, columns, values in _inside(points[Delaunay(points).simplices], known, picture.astype(np.int64)):
         # in single precision, as the reference, whose halves are then rounded as halves
         filled[rows, columns] = np.round(values.astype(np.float32))
     return filled
+
+
+def border(known: Pixels) -> Pixels:
+    """Return the known pixels beside an unknown one, and the corners.
+
+    A circle through a pixel whose four neighbours are known holds one of them unless its radius is at most √½, so that
+    no triangle of a Delaunay triangulation with an unknown pixel inside has a corner there.
+
+    >>> border(np.pad(np.zeros((1, 1), dtype=bool), 2, constant_values=True)).astype(int)
+    array([[1, 0, 0, 0, 1],
+           [0, 0, 1, 0, 0],
+           [0, 1, 0, 1, 0],
+           [0, 0, 1, 0, 0],
+           [1, 0, 0, 0, 1]])
+    """
+    wide = np.pad(known, 1, constant_values=True)
+    surrounded = wide[:-2, 1:-1] & wide[2:, 1:-1] & wide[1:-1, :-2] & wide[1:-1, 2:]
+    found: Pixels = known & ~surrounded
+    found[CORNERS] = True
+    return found
 
 
 def _inside(corners: Whole, known: Pixels, picture: Whole) -> Iterator[tuple[Whole, Whole, NDArray[np.float64]]]:
@@ -98,15 +122,17 @@ def _cross(first: Whole, second: Whole) -> Whole:
     return area
 
 
-def interpolate_each(picture: Picture, known: Sequence[Pixels]) -> list[tuple[Picture, int]]:
+def interpolate_each(
+    picture: Picture, known: Sequence[Pixels], *, borders: bool = False, quick: bool = False
+) -> list[tuple[Picture, int]]:
     """Interpolate from several sets of pixels, on as many threads as torch has; return each result with its size.
 
     Triangulation, look-up and compression leave the interpreter free, so threads are enough.
     """
 
     def work(pixels: Pixels) -> tuple[Picture, int]:
-        filled = interpolate(picture, pixels)
-        return filled, compressed_size(filled)
+        filled = interpolate(picture, pixels, borders=borders)
+        return filled, compressed_size(filled, quick=quick)
 
     with ThreadPoolExecutor(max_workers=max(1, torch.get_num_threads())) as pool:
         hardest_first = sorted(range(len(known)), key=lambda index: -int(known[index].sum()))
@@ -120,8 +146,10 @@ def _along_line(picture: Picture, known: Pixels) -> Picture:
     return np.round(np.stack(each, axis=1)).astype(np.uint8).reshape(picture.shape)
 
 
-def compressed_size(picture: Picture) -> int:
+def compressed_size(picture: Picture, *, quick: bool = False) -> int:
     """Return the size of a picture in bytes as lossless WebP; it depends a little on the version of libwebp.
+
+    With `quick` at the least effort: some fifty times faster, and a tenth to a fifth larger.
 
     >>> rising = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
     >>> compressed_size(np.zeros_like(rising)) < compressed_size(rising)
@@ -129,7 +157,8 @@ def compressed_size(picture: Picture) -> int:
     """
     stream = io.BytesIO()
     try:
-        Image.fromarray(picture).save(stream, format="webp", lossless=True, quality=100)
+        effort = {"quality": 0, "method": 0} if quick else {"quality": 100}
+        Image.fromarray(picture).save(stream, format="webp", lossless=True, **effort)
     except (KeyError, OSError) as error:
         raise InputError(
             "this Pillow cannot write WebP, which measures the information; install a wheel of Pillow that can"

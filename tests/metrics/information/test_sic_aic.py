@@ -12,10 +12,12 @@ from torch.testing import assert_close
 from sightline import adapt
 from sightline.errors import InputError, RecipeError, TargetError
 from sightline.metrics.case import Case
-from sightline.metrics.information import sic_aic as information_module
+from sightline.metrics.information import revealed as revealed_module
+from sightline.metrics.information.revealed import COUNTS, weights
 from sightline.metrics.information.sic_aic import Aic, Sic, area_of_curves, performance_curve, start_from
 from sightline.metrics.judge import judge
 from sightline.perturb.interpolate import (
+    border,
     compressed_size,
     from_uint8,
     interpolate,
@@ -204,9 +206,9 @@ def test_they_share_pictures_and_passes(monkeypatch):
     model, images, maps = scene(2)
     asked = []
     monkeypatch.setattr(
-        information_module,
+        revealed_module,
         "interpolate_each",
-        lambda shot, known: (asked.append(len(known)), interpolate_each(shot, known))[1],
+        lambda shot, known, **kind: (asked.append(len(known)), interpolate_each(shot, known, **kind))[1],
     )
     scores = judge(case(model, images, maps), [SIC, AIC])
     assert asked == [14, 14]
@@ -215,6 +217,87 @@ def test_they_share_pictures_and_passes(monkeypatch):
         alone = judge(case(model, images, maps), name)
         assert_close(alone[name], scores[name], rtol=0, atol=0)
         assert alone.passes.forward == 2 * parse_metric(name).cost(model).forward
+
+
+def test_triangles_of_the_border_give_the_same_picture():
+    shot = picture(3, (40, 36))
+    down, right = np.mgrid[:40, :36]
+    known = (down - 20.3) ** 2 + (right - 15.1) ** 2 < 140  # a disc, far from the corners
+    assert border(known).sum() < 0.4 * known.sum()
+    slow, quick = interpolate(shot, known), interpolate(shot, known, borders=True)
+    assert (slow != quick).any(axis=-1).mean() < 0.1  # of four pixels on a circle, either pair of triangles is right
+    assert np.array_equal(quick[known], shot[known])
+    ring = np.ones((9, 9), dtype=bool)
+    ring[3:6, 4] = False
+    small = picture(1, (9, 9))
+    assert np.array_equal(interpolate(small, ring), interpolate(small, ring, borders=True))
+
+
+def fast(name, variant="fast"):
+    return name.replace(")", f", variant='{variant}')")
+
+
+def large_scene():
+    """A picture in whose size a few bytes do not count, with a bright disc that the model looks for."""
+    shot = picture(0, (96, 80)) // 3
+    down, right = np.mgrid[:96, :80]
+    far = (down - 46.3) ** 2 + (right - 41.7) ** 2
+    shot[far < 300] += 150
+    inside = torch.from_numpy(far < 300)
+
+    def brightness_inside(images):
+        score = 12 * (images[:, :, inside].mean(dim=(1, 2)).double() - 0.45)
+        return torch.stack([score, torch.zeros_like(score)], dim=1)
+
+    model = adapt(brightness_inside)
+    maps = torch.from_numpy(np.sin(down / 9) + np.cos(right / 7) - far / 500)[None]
+    return model, from_uint8(model, [shot], torch.zeros(1, dtype=torch.float64)), maps
+
+
+def test_the_fast_form_compresses_hard_only_what_the_area_depends_on(monkeypatch):
+    model, images, maps = large_scene()
+    hard = []
+
+    def noted(shot, quick=False):
+        hard.extend([] if quick else [shot])
+        return compressed_size(shot, quick=quick)
+
+    monkeypatch.setattr(revealed_module, "compressed_size", noted)
+    scores = judge(case(model, images, maps), [fast(SIC), fast(AIC)])
+    assert 2 < len(hard) < 15
+    assert scores.passes.forward == 15
+    exact = judge(case(model, images, maps), [SIC, AIC])
+    for name in (SIC, AIC):
+        assert scores[fast(name)].item() == pytest.approx(exact[name].item(), abs=1e-3)
+        assert 0.05 < exact[name].item() < 0.95
+
+
+def test_with_every_picture_compressed_hard_the_fast_form_is_the_exact_one(monkeypatch):
+    model, images, maps = scene()
+    monkeypatch.setattr(revealed_module, "COUNTS", -1.0)
+    for name in (SIC, AIC):
+        (slow, quick) = (judge(case(model, images, maps), each)[each].item() for each in (name, fast(name)))
+        assert slow == quick
+
+
+def test_the_border_form_is_near_the_exact_one():
+    model, images, maps = large_scene()
+    for name in (SIC, AIC):
+        (slow, quick) = (judge(case(model, images, maps), each)[each].item() for each in (name, fast(name, "border")))
+        assert quick == pytest.approx(slow, abs=0.01)
+
+
+def test_the_weight_of_a_size_is_how_fast_the_area_changes_with_it():
+    scores = np.array([1.0, 0.0, 0.1, 0.1, 0.4, 0.9])
+    sizes = np.array([100.0, 10.0, 20.0, 30.0, 50.0, 80.0])
+    assert_close(weights(scores), np.array([0.05, 0.15, 0.4, 0.3]))
+    for index, weight in enumerate(weights(scores)):
+        moved = sizes.copy()
+        moved[2 + index] += 0.9  # a hundredth of the way
+        before, after = (performance_curve(each, scores)[0] for each in (sizes, moved))
+        assert np.trapezoid(before - after, dx=1e-3) == pytest.approx(0.01 * weight, abs=3e-4)
+    assert (weights(np.array([0.3, 0.3, 0.5])) == 0).all()  # no curve
+    assert 0 < COUNTS < 0.1
 
 
 def test_the_map_that_finds_the_evidence_beats_its_negative():

@@ -16,6 +16,14 @@ from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.methods.multi_target import MultiTarget
+from sightline.methods.sampling.dropped import (
+    DROPPED,
+    check_cells,
+    dropped_scores,
+    patch_labels,
+    whole_patches,
+    with_tokens,
+)
 from sightline.models.adapter import Adapter
 from sightline.models.passes import full_precision, in_batches
 from sightline.perturb.curve import read_scores
@@ -27,6 +35,7 @@ from sightline.types import Attribution, Target, TokenGrid, pixel_grid
 
 FillName = Literal["mean", "black", "white", "blur", "segment"]
 FillOption = FillName | float  # a number is a value after normalisation
+FillOrDropped = FillOption | Literal["dropped"]
 Masks = Callable[[int, slice], Tensor]  # some of the masks of one image
 BLUR = 4 / 7  # of the shorter side: 128 of 224 pixels, as the examples of shap
 
@@ -36,6 +45,7 @@ class SegmentMethod(MultiTarget):
 
     __slots__ = ()
     segments: Option | None
+    blank: FillOrDropped
 
     @abstractmethod
     def values(
@@ -50,12 +60,14 @@ class SegmentMethod(MultiTarget):
 
         A grid given by name yields a map of its cells, anything else a map of pixels with their segment's value.
         """
+        cells = cells_of_cut(segments, (images.shape[-2], images.shape[-1]))
         with torch.no_grad():
             pieces = segments_of(model, images, segments)
+            if self.blank == DROPPED:
+                check_cells(with_tokens(model), images, cells or (1, 1))
+                pieces = whole_patches(model, images, pieces)
             values = self.values(model, images, targets, pieces)
-        return segment_attributions(
-            images, pieces, values, cells_of_cut(segments, (images.shape[-2], images.shape[-1]))
-        )
+        return segment_attributions(images, pieces, values, cells)
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
@@ -81,7 +93,7 @@ def segment_attributions(
 def coalition_scores(
     model: Adapter,
     images: Tensor,
-    fill: Tensor,
+    fill: Tensor | None,
     pieces: Sequence[Segments],
     coalitions: Sequence[Tensor],
     targets: Sequence[Target],
@@ -91,11 +103,15 @@ def coalition_scores(
     Args:
         model: the model.
         images: shape (batch, 3, height, width).
-        fill: the pixels of removed segments, of the same shape.
+        fill: the pixels of removed segments, of the same shape; None where their tokens are dropped.
         pieces: the segments of each image.
         coalitions: for each image which segments are kept, shape (coalition, segment), bool.
         targets: functions of the logits.
     """
+    if fill is None:
+        labels = [patch_labels(with_tokens(model), images, piece).cpu() for piece in pieces]
+        kept = [own.cpu()[:, label] for own, label in zip(coalitions, labels, strict=True)]
+        return [each.scores for each in dropped_scores(model, images, kept, targets)]
 
     sent = [each.to(images.device) for each in coalitions]
 
@@ -171,9 +187,16 @@ def _segment_means(image: Tensor, piece: Segments) -> Tensor:
     return torch.stack([piece.paint(piece.means(channel)) for channel in exact]).to(image.dtype)
 
 
-def check_fill(name: str | float, *, segments: bool = True) -> None:
-    """Refuse what is not a fill; `segment` is one only where there are segments."""
-    allowed = [fill for fill in get_args(FillName) if segments or fill != "segment"]
+def coalition_fill(
+    model: Adapter, images: Tensor, name: FillOrDropped, pieces: Sequence[Segments] = ()
+) -> Tensor | None:
+    """Return the fill for `coalition_scores`: None where tokens are dropped instead."""
+    return None if name == DROPPED else fill_images(model, images, name, pieces)
+
+
+def check_fill(name: str | float, *, segments: bool = True, dropped: bool = False) -> None:
+    """Refuse what is not a fill; `segment` is one only where there are segments, `dropped` where tokens may be."""
+    allowed = [fill for fill in get_args(FillName) if segments or fill != "segment"] + [DROPPED] * dropped
     if name not in allowed and (isinstance(name, str | bool) or not math.isfinite(name)):
         raise RecipeError(f"got blank={name!r}; choose from {', '.join(allowed)}, or give a finite number")
 

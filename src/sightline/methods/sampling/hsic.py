@@ -11,7 +11,8 @@ from torch import Tensor
 
 from sightline.catalogue.ranges import Range
 from sightline.methods.multi_target import MultiTarget
-from sightline.methods.sampling.coalitions import FillOption, check_fill, coalition_scores, fill_images
+from sightline.methods.sampling.coalitions import FillOrDropped, check_fill, coalition_fill, coalition_scores
+from sightline.methods.sampling.dropped import DROPPED, check_cells, dropped_share, with_tokens
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
 from sightline.perturb.segments import grid_segments
@@ -29,7 +30,7 @@ MOST_CELLS = 145  # from side to side: as many dimensions as the Sobol sequence 
     "hsic",
     family="sampling",
     cite="novello2022",
-    cost="1 forward per sample",
+    cost="1 forward per sample; about half of one with blank='dropped'",
     parity="the estimator written out with centred kernel matrices, 1e-12; no reference numbers",
 )
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Dependence(MultiTarget):
         width: the kernel's σ: the median of the scores, as the authors' library, or the median distance between two of
             them, which does not change when a constant is added to all.
         blank: the fill of a removed cell: mean, the mean colour of the training set, as the authors, black, white,
-            blur, or a number, that value after normalisation.
+            blur, or a number, that value after normalisation; or dropped: on a transformer the tokens of patches whose
+            centre lies in the cell are left out instead.
         score: the score of the class: probability, logit or log_probability; None, which localised better in our tests,
             for the target itself.
     """
@@ -65,11 +67,11 @@ class Dependence(MultiTarget):
     variant: Variant = "sobol"
     seed: int = 0
     width: Width = "median"
-    blank: FillOption = "mean"
+    blank: FillOrDropped = "mean"
     score: Score | None = None
 
     def __post_init__(self) -> None:
-        check_fill(self.blank, segments=False)
+        check_fill(self.blank, segments=False, dropped=True)
 
     def multi_target(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
@@ -78,7 +80,9 @@ class Dependence(MultiTarget):
         cells = (min(self.cells, size[0]), min(self.cells, size[1]))
         masks = self._masks(images, cells[0] * cells[1])
         pieces = [grid_segments(size, cells, device=images.device)] * len(images)
-        fill = fill_images(model, images, self.blank)
+        if self.blank == DROPPED:
+            check_cells(with_tokens(model), images, cells)
+        fill = coalition_fill(model, images, self.blank)
         score_targets = [scored(target, self.score, model) for target in targets]
         scores = coalition_scores(model, images, fill, pieces, masks, score_targets)
         criteria = [dependence(mask, score, self.width) for mask, score in zip(masks, scores, strict=True)]
@@ -86,7 +90,7 @@ class Dependence(MultiTarget):
         return [Attribution(values.unflatten(1, cells)[None], grid) for values in torch.stack(criteria, dim=1)]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return Passes(self.samples)
+        return Passes(self.samples * (dropped_share(model, 0.5) if self.blank == DROPPED else 1))
 
     def _masks(self, images: Tensor, cells: int) -> list[Tensor]:
         """Return for each image which cells its masks keep, shape (sample, cell), bool."""

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.methods.sampling.coalitions import (
-    FillOption,
+    FillOrDropped,
     SegmentMethod,
     check_fill,
     check_numpy_seed,
+    coalition_fill,
     coalition_scores,
-    fill_images,
 )
+from sightline.methods.sampling.dropped import DROPPED, dropped_share
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
 from sightline.perturb.segments import Segments
@@ -34,7 +35,7 @@ Variant = Literal["image", "package"]
     "lime",
     family="sampling",
     cite="ribeiro2016",
-    cost="1 forward per sample",
+    cost="1 forward per sample; about half of one with blank='dropped'",
     parity="lime LimeImageExplainer on a CNN and on a photograph with its segments and seed, coefficients to 1e-9",
 )
 @dataclass(frozen=True, slots=True)
@@ -56,38 +57,43 @@ class Lime(SegmentMethod):
             whole numbers, (height, width) or (image, height, width), or a function from an image to them.
         seed: of the samples.
         blank: the fill of a removed superpixel: segment, its own mean colour, as the authors, mean, the mean colour of
-            the training set, black, white, blur, or a number, that value after normalisation.
+            the training set, black, white, blur, or a number, that value after normalisation; or dropped: on a
+            transformer its tokens are left out instead, with superpixels rounded to whole patches.
         width: of the kernel, sigma.
         alpha: strength of the ridge.
         score: the score of the class: probability, as the authors, logit or log_probability; None for the target
             itself.
         variant: of the random numbers: image, those of the seed and the image, or package, NumPy's of the seed alone,
             as the authors' package draws them.
+        antithetic: whether samples come in pairs, the second of which keeps the superpixels that the first removes.
     """
 
     samples: int = 1000
     segments: Option = "quickshift"
     seed: int = 0
-    blank: FillOption = "segment"
+    blank: FillOrDropped = "segment"
     width: float = 0.25
     alpha: float = 1.0
     score: Score | None = "probability"
     variant: Variant = "image"
+    antithetic: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "segments", as_option(self.segments))
-        check_fill(self.blank)
+        check_fill(self.blank, dropped=True)
         if self.variant == "package":
             check_numpy_seed(self.seed, self.variant)
+            if self.antithetic:
+                raise RecipeError("got antithetic=True with variant='package', which draws all samples; choose one")
         if self.samples < 2:
             raise RecipeError(f"got samples={self.samples}; a line takes 2 or more")
 
     def values(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], pieces: Sequence[Segments]
     ) -> list[Tensor]:
-        fill = fill_images(model, images, self.blank, pieces)
+        fill = coalition_fill(model, images, self.blank, pieces)
         coalitions = [
-            random_coalitions(self.samples, piece.count, generator)
+            random_coalitions(self.samples, piece.count, generator, antithetic=self.antithetic)
             if self.variant == "image"
             else package_coalitions(self.samples, piece.count, self.seed)
             for piece, generator in zip(pieces, generators(self.seed, images), strict=True)
@@ -100,12 +106,21 @@ class Lime(SegmentMethod):
         ]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
+        if self.blank == DROPPED:  # in the mean: half of the patches, all of them in the first sample
+            return Passes(1 + (self.samples - 1) * dropped_share(model, 0.5))
         return Passes(self.samples)
 
 
-def random_coalitions(samples: int, segments: int, generator: torch.Generator) -> Tensor:
-    """Draw which segments are kept, each with probability one half, (sample, segment); all in the first sample."""
-    coalitions = uniform((samples, segments), generator) < 0.5
+def random_coalitions(samples: int, segments: int, generator: torch.Generator, *, antithetic: bool = False) -> Tensor:
+    """Draw which segments are kept, each with probability one half, (sample, segment); all in the first sample.
+
+    Antithetic samples are followed by their complements; the first, which has none, stands beside the pairs.
+    """
+    different = 1 + samples // 2 if antithetic else samples
+    coalitions = uniform((different, segments), generator) < 0.5
+    if antithetic:
+        pairs = torch.stack([coalitions[1:], ~coalitions[1:]], dim=1).flatten(0, 1)
+        coalitions = torch.cat([coalitions[:1], pairs])[:samples]
     coalitions[0] = True
     return coalitions
 

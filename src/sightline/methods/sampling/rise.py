@@ -14,15 +14,17 @@ from sightline.catalogue.ranges import Range
 from sightline.errors import RecipeError
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.sampling.coalitions import (
-    FillOption,
+    FillOrDropped,
     check_fill,
     check_numpy_seed,
     fill_images,
     split_by_image,
 )
+from sightline.methods.sampling.dropped import DROPPED, centres, dropped_scores, dropped_share, with_tokens
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
 from sightline.models.passes import full_dtype, in_batches
+from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.curve import read_scores
 from sightline.perturb.mirror import stretch
 from sightline.registry import METHODS
@@ -36,7 +38,7 @@ Variant = Literal["image", "authors"]
     "rise",
     family="sampling",
     cite="petsiuk2018",
-    cost="1 forward per sample",
+    cost="1 forward per sample; about the share `ratio` of one with blank='dropped'",
     parity="authors' code on a CNN and on a photograph with its seed, float64, 1e-7",
 )
 @dataclass(frozen=True, slots=True)
@@ -56,25 +58,31 @@ class Rise(MultiTarget):
         ratio: the probability p that a cell is on; 0.1 in the authors' notebooks, with cells=8.
         seed: of the masks.
         blank: the fill where the mask is 0: mean, the mean colour of the training set, as the authors, black, white,
-            blur, or a number, that value after normalisation.
+            blur, or a number, that value after normalisation; or dropped: on a transformer the tokens of patches are
+            left out instead, those whose centre lies in a cell that is off.
         score: the score of the class: probability, as the authors, logit or log_probability; None for the target
             itself.
         variant: of the random numbers: image, those of the seed and the image, or authors, NumPy's of the seed alone,
             as the authors' program draws them.
+        antithetic: whether every second mask is the one before it from 1 - u in place of the random numbers u, at the
+            same shift: with ratio 0.5 its complement.
     """
 
     samples: int = 4000
     cells: Annotated[int, Range(1, 1_000_000)] = 7
     ratio: float = 0.5
     seed: int = 0
-    blank: FillOption = "mean"
+    blank: FillOrDropped = "mean"
     score: Score | None = "probability"
     variant: Variant = "image"
+    antithetic: bool = False
 
     def __post_init__(self) -> None:
-        check_fill(self.blank, segments=False)
+        check_fill(self.blank, segments=False, dropped=True)
         if self.variant == "authors":
             check_numpy_seed(self.seed, self.variant)
+            if self.antithetic:
+                raise RecipeError("got antithetic=True with variant='authors', who draw every mask; choose one of them")
         if not 0 < self.ratio <= 1:
             raise RecipeError(f"got ratio={self.ratio}; a probability above 0 and up to 1 is needed")
 
@@ -83,13 +91,30 @@ class Rise(MultiTarget):
     ) -> list[Attribution]:
         size = (images.shape[-2], images.shape[-1])
         drawn = [self._draw(size, generator) for generator in generators(self.seed, images)]
-        fill = fill_images(model, images, self.blank)
         score_targets = [scored(target, self.score, model) for target in targets]
+        if self.blank == DROPPED:
+            return self._on_tokens(with_tokens(model), images, drawn, score_targets)
+        fill = fill_images(model, images, self.blank)
         sums = weighted_masks(model, images, fill, drawn, score_targets)
         return [Attribution(total[None] / (self.samples * self.ratio), pixel_grid(images)) for total in sums]
 
+    def _on_tokens(
+        self,
+        model: VisionTransformer,
+        images: Tensor,
+        drawn: Sequence[tuple[Tensor, Tensor]],
+        targets: Sequence[Target],
+    ) -> list[Attribution]:
+        """Score masks of whole patches by leaving out the tokens of the others."""
+        grid = model.grid_of(images)
+        masks = [hard_masks(*own, centres(model, images), images[0]).flatten(1) for own in drawn]
+        found = dropped_scores(model, images, masks, targets)
+        sums = torch.stack([each.scores @ each.masks.to(each.scores) for each in found], dim=1)
+        maps = sums.unflatten(2, (grid.height, grid.width)) / (self.samples * self.ratio)
+        return [Attribution(of_target[None], grid) for of_target in maps]
+
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
-        return Passes(self.samples)
+        return Passes(self.samples * (dropped_share(model, self.ratio) if self.blank == DROPPED else 1))
 
     def _draw(self, size: tuple[int, int], generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw the grids and shifts of one image's masks."""
@@ -100,12 +125,19 @@ class Rise(MultiTarget):
             sides = [-(-side // count) for side, count in zip(size, cells, strict=True)]
             offsets = [[random.randint(side) for side in sides] for _ in range(self.samples)]
             return torch.from_numpy(drawn), torch.tensor(offsets)
-        grids = uniform((self.samples, *cells), generator) < self.ratio
-        shifts = [
-            torch.randint(-(-side // count), (self.samples,), generator=generator)
-            for side, count in zip(size, cells, strict=True)
-        ]
-        return grids, torch.stack(shifts, dim=1)
+        different = -(-self.samples // 2) if self.antithetic else self.samples
+        numbers = uniform((different, *cells), generator)
+        shifts = torch.stack(
+            [
+                torch.randint(-(-side // count), (different,), generator=generator)
+                for side, count in zip(size, cells, strict=True)
+            ],
+            dim=1,
+        )
+        if self.antithetic:
+            numbers = torch.stack([numbers, 1 - numbers], dim=1).flatten(0, 1)[: self.samples]
+            shifts = shifts.repeat_interleave(2, dim=0)[: self.samples]
+        return numbers < self.ratio, shifts
 
 
 def weighted_masks(
@@ -147,6 +179,20 @@ def weighted_masks(
     with torch.no_grad():
         in_batches(work, sum(counts), model.batch)
     return sums
+
+
+def hard_masks(grids: Tensor, shifts: Tensor, at: tuple[Tensor, Tensor], like: Tensor) -> Tensor:
+    """Return the cell of each shifted grid, (mask, cell, cell), at some rows and columns of pixels: on or off.
+
+    The grids lie as in `soft_masks`, without the blend between neighbouring cells: (mask, row, column), bool.
+    """
+    lines = []
+    for axis, (side, where) in enumerate(zip(like.shape[-2:], at, strict=True)):
+        cells = grids.shape[1 + axis]
+        long = (cells + 1) * -(-side // cells)
+        lines.append((shifts[:, axis, None] + where) * cells // long)
+    rows, columns = lines
+    return grids[torch.arange(len(grids))[:, None, None], rows[:, :, None], columns[:, None, :]]
 
 
 def soft_masks(grids: Tensor, shifts: Tensor, like: Tensor) -> Tensor:

@@ -13,12 +13,13 @@ from torch import Tensor
 
 from sightline.errors import RecipeError
 from sightline.methods.sampling.coalitions import (
-    FillOption,
+    FillOrDropped,
     SegmentMethod,
     check_fill,
+    coalition_fill,
     coalition_scores,
-    fill_images,
 )
+from sightline.methods.sampling.dropped import DROPPED, dropped_share
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
 from sightline.perturb.segments import Segments
@@ -35,7 +36,7 @@ SAMPLES = 2048  # and two for every segment, as shap
     "kernel_shap",
     family="shapley",
     cite="lundberg2017",
-    cost="2 forward, and 1 per sample",
+    cost="2 forward, and 1 per sample; half of one with blank='dropped'",
     parity="exact Shapley values with all coalitions, 1e-9; shap KernelExplainer on the same coalitions, 1e-9; "
     "captum ShapleyValues and KernelShap on the same coalitions, 1e-5, their own precision",
 )
@@ -65,7 +66,8 @@ class KernelShap(SegmentMethod):
             whole numbers, (height, width) or (image, height, width), or a function from an image to them.
         seed: of the coalitions.
         blank: the fill of a removed superpixel: mean, the mean colour of the training set, black, white, blur, segment,
-            its own mean colour, or a number, that value after normalisation.
+            its own mean colour, or a number, that value after normalisation; or dropped: on a transformer its tokens
+            are left out instead, with superpixels rounded to whole patches.
         variant: how samples are distributed over sizes: leverage or kernel; or orders.
         score: the score of the class: logit, probability or log_probability; None for the target itself.
     """
@@ -73,13 +75,13 @@ class KernelShap(SegmentMethod):
     samples: int | None = None
     segments: Option = "grid"
     seed: int = 0
-    blank: FillOption = "mean"
+    blank: FillOrDropped = "mean"
     variant: Variant = "leverage"
     score: Score | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "segments", as_option(self.segments))
-        check_fill(self.blank)
+        check_fill(self.blank, dropped=True)
         paired = self.variant != "orders"
         if self.samples is not None and (self.samples < 2 or (paired and self.samples % 2)):
             raise RecipeError(f"got samples={self.samples}; coalitions come in pairs: give an even number, 2 or more")
@@ -87,7 +89,7 @@ class KernelShap(SegmentMethod):
     def values(
         self, model: Adapter, images: Tensor, targets: Sequence[Target], pieces: Sequence[Segments]
     ) -> list[Tensor]:
-        fill = fill_images(model, images, self.blank, pieces)
+        fill = coalition_fill(model, images, self.blank, pieces)
         drawn = [
             self._draw(piece.count, generator)
             for piece, generator in zip(pieces, generators(self.seed, images), strict=True)
@@ -104,8 +106,12 @@ class KernelShap(SegmentMethod):
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         segments = about(self.segments, model.default_size)
         if self.variant == "orders":
-            return Passes(2 + self._orders(segments) * (segments - 1))
-        return Passes(2 + min(self._budget(segments), 2**segments - 2))
+            coalitions = self._orders(segments) * (segments - 1)
+        else:
+            coalitions = min(self._budget(segments), 2**segments - 2)
+        if self.blank == DROPPED:  # a coalition and its complement have all patches between them
+            return Passes(1 + dropped_share(model, 0.0) + coalitions * dropped_share(model, 0.5))
+        return Passes(2 + coalitions)
 
     def _draw(self, segments: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw coalitions, and their weights; or, for permutations, the ranks of the segments."""

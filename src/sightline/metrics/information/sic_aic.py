@@ -17,36 +17,15 @@ from torch import Tensor
 
 from sightline.errors import InputError, RecipeError
 from sightline.metrics.case import Case, Measurement, area, join_flags
+from sightline.metrics.information.revealed import Variant, heights, revealed
 from sightline.models.adapter import Adapter
 from sightline.perturb.curve import Score
-from sightline.perturb.interpolate import (
-    compressed_size,
-    from_uint8,
-    interpolate_each,
-    random_pixels,
-    to_uint8,
-    top_pixels,
-)
 from sightline.registry import METRICS
 from sightline.types import Passes
 
 THRESHOLDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.10, 0.13, 0.21, 0.34, 0.5, 0.75)
 POINTS = 1000  # where a curve is read, and once more at its end
 PARITY = "PAIR's saliency 0.2.1: sizes exact and areas to 1e-4 on a real ViT and a photograph"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Revealed:
-    """Images of which ever more is shown: their information and the model's logits.
-
-    Attributes:
-        sizes: bytes of each picture: whole, interpolated from the random pixels alone, then at each threshold;
-            shape (batch, 2 + thresholds).
-        logits: shape (batch, 2 + thresholds, class).
-    """
-
-    sizes: NDArray[np.float64]
-    logits: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +37,16 @@ class _Pic:
         share: of the pixels known from the start, chosen at random.
         minimum: the least probability of an image that is judged at all.
         seed: of the random pixels; an image has the same ones whatever map it is judged with.
+        variant: exact; fast, which compresses hard only the pictures on whose information the area depends, and takes
+            the size of others from a quick compression; or border, which also triangulates only the borders of what is
+            shown.
     """
 
     thresholds: tuple[float, ...] = THRESHOLDS
     share: float = 0.01
     minimum: float = 0.8
     seed: int = 0
+    variant: Variant = "exact"
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     score: ClassVar[Score]
 
@@ -77,9 +60,10 @@ class _Pic:
 
     def __call__(self, case: Case, /) -> Measurement:
         target = case.followed(self.score)
-        revealed = _revealed(case, self.share, self.seed, self.thresholds)
-        scores = case.read(target, revealed.logits).detach().cpu().double().numpy()
-        each = [performance_curve(sizes, row, self.minimum) for sizes, row in zip(revealed.sizes, scores, strict=True)]
+        pictures = revealed(case, self.share, self.seed, self.thresholds, self.variant)
+        scores = case.read(target, pictures.logits).detach().cpu().double().numpy()
+        sizes = pictures.sizes(scores)
+        each = [performance_curve(*pair, self.minimum) for pair in zip(sizes, scores, strict=True)]
         curves = torch.from_numpy(np.stack([curve for curve, _ in each])).to(case.maps.device)
         return Measurement(area(curves), curves, join_flags(case.flags, tuple(reason for _, reason in each)))
 
@@ -165,15 +149,14 @@ def performance_curve(
         scores: the model's scores of them.
         minimum: the least score of the image itself.
     """
-    (whole, blurred, *shown), (full, blank, *regained) = np.asarray(sizes, float), np.asarray(scores, float)
+    (whole, blurred, *shown), (full, blank, *_) = np.asarray(sizes, float), np.asarray(scores, float)
     if reason := _undefined(whole, blurred, full, blank, minimum):
         return np.full(POINTS + 1, np.nan), reason
     amount = np.clip((np.array(shown) - blurred) / (whole - blurred), 0, 1)
-    height = np.maximum.accumulate(np.clip((np.array(regained) - blank) / (full - blank), 0, 1))
     amounts, index = np.unique(np.concatenate([[0.0, 1.0], amount]), return_inverse=True)
-    heights = np.zeros(len(amounts))
-    np.maximum.at(heights, index, np.concatenate([[0.0, 1.0], height]))
-    return np.interp(np.linspace(0, 1, POINTS + 1), amounts, heights), ""
+    highest = np.zeros(len(amounts))
+    np.maximum.at(highest, index, np.concatenate([[0.0, 1.0], heights(np.asarray(scores, float))]))
+    return np.interp(np.linspace(0, 1, POINTS + 1), amounts, highest), ""
 
 
 def area_of_curves(curves: Tensor, by: Literal["median", "mean"] = "median") -> float:
@@ -201,20 +184,3 @@ def _undefined(whole: float, blurred: float, full: float, blank: float, minimum:
     if blank >= full:
         return "the blurred picture scores as much as the image"
     return ""
-
-
-def _revealed(case: Case, share: float, seed: int, thresholds: tuple[float, ...]) -> Revealed:
-    return case.once(("revealed", share, seed, thresholds), lambda: _reveal(case, share, seed, thresholds))
-
-
-def _reveal(case: Case, share: float, seed: int, thresholds: tuple[float, ...]) -> Revealed:
-    known = case.once(("known pixels", share, seed), lambda: random_pixels(case.images, seed, share)).numpy()
-    sizes, logits = [], []
-    rows = zip(to_uint8(case.model, case.images), known, case.maps.cpu().numpy(), strict=True)
-    for row, (picture, start, values) in enumerate(rows):
-        shown = [start, *(start | top_pixels(values, each) for each in thresholds)]
-        pictures, bytes_ = zip(*interpolate_each(picture, shown), strict=True)
-        sizes.append([compressed_size(picture), *bytes_])
-        predicted = case.model.predict(from_uint8(case.model, pictures, case.images))
-        logits.append(torch.cat([case.clean[row : row + 1], predicted]))
-    return Revealed(np.array(sizes, dtype=np.float64), torch.stack(logits))
