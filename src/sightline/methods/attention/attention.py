@@ -19,6 +19,7 @@ from sightline.catalogue.options import HasOptions
 from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
+from sightline.models.shared_passes import shared
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.recipe import text
 from sightline.registry import METHODS
@@ -36,6 +37,7 @@ def transformer(model: Adapter, start: int = 0) -> VisionTransformer:
     return model
 
 
+@shared
 def probabilities(model: VisionTransformer, images: Tensor, start: int = 0) -> list[Tensor]:
     """Return the attention probabilities (batch, head, to, from) of every block from `start` on; one forward pass."""
     with model.capture(*model.every("probabilities", start)) as seen:
@@ -43,6 +45,7 @@ def probabilities(model: VisionTransformer, images: Tensor, start: int = 0) -> l
     return list(seen.values())
 
 
+@shared
 def probabilities_and_gradients(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], start: int = 0
 ) -> list[list[tuple[Tensor, Tensor]]]:

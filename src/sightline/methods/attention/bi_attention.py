@@ -30,11 +30,13 @@ from sightline.methods.attention.attention import (
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.passes import in_batches
+from sightline.models.shared_passes import shared
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
 
 
+@shared
 def last_attention_gradients(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], sites: Sequence[str] = ()
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
@@ -57,19 +59,32 @@ def integrated_attention_gradients(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], steps: int, at_image: Sequence[Tensor]
 ) -> list[Tensor]:
     """Return W, (batch, to, from), for each target; `at_image` are the gradients at the end of the path."""
+    totals = summed_attention_gradients(model, images, targets, steps)
+    return [
+        ((total + gradient) / steps).clamp(min=0).mean(dim=1) for total, gradient in zip(totals, at_image, strict=True)
+    ]
+
+
+@shared
+def summed_attention_gradients(
+    model: VisionTransformer, images: Tensor, targets: Sequence[Target], steps: int
+) -> list[Tensor]:
+    """Return, for each target, the sum of the gradients along the path from a zero image, its end left out."""
     scales = torch.linspace(0, 1, steps, dtype=images.dtype, device=images.device)
     copies = [(row, step) for row in range(len(images)) for step in range(steps - 1)]
-    totals = [gradient.clone() for gradient in at_image]
+    totals: list[Tensor] = []
 
     def work(part: slice) -> None:
         rows = [row for row, _ in copies[part]]
         scaled = scales[[step for _, step in copies[part]]][:, None, None, None] * images[rows]
         _, gradients = last_attention_gradients(model, scaled, [target.take(rows) for target in targets])
+        if not totals:
+            totals.extend(gradient.new_zeros(len(images), *gradient.shape[1:]) for gradient in gradients)
         for total, gradient in zip(totals, gradients, strict=True):
             total.index_add_(0, torch.tensor(rows, device=images.device), gradient)
 
     in_batches(work, len(copies), model.batch)
-    return [(total / steps).clamp(min=0).mean(dim=1) for total in totals]
+    return totals
 
 
 def head_weights(attention: Tensor, gradient: Tensor) -> Tensor:
