@@ -17,8 +17,10 @@ from sightline.bench.store.store import Store, read_maps, read_maps_and_enlarge,
 from sightline.bench.unit import RunConfig
 from sightline.bench.worker import Worker, digest_weights
 from sightline.errors import InputError, RecipeError, SightlineError, UnsupportedModel
+from sightline.metrics import case
 from sightline.metrics.correlation import single_deletion
 from sightline.models.inputs import adapt
+from sightline.models.shared_passes import SharedPasses
 from sightline.operators.refine import MetricDriven
 from sightline.recipe import parse
 
@@ -128,6 +130,35 @@ def test_passes_that_do_not_depend_on_the_map_are_run_once_for_all_methods(plan,
     shared, alone = rows[rows["recipe"] == "gradient"].set_index("image"), read_rows(tmp_path / "t").set_index("image")
     for column in ("value", "metric_forward"):
         assert shared[column].to_dict() == alone[column].to_dict()
+
+
+def test_curves_of_maps_with_the_same_order_are_run_once(plan, tmp_path, rows, monkeypatch):
+    made = []
+    curve = case.response_curve
+    monkeypatch.setattr(case, "response_curve", lambda *given, **known: made.append(given) or curve(*given, **known))
+    methods = [
+        "random",
+        "random(seed=1)",
+        "absolute(random)",
+    ]  # random numbers are positive: the first and the last agree
+    run(plan(methods=methods, metrics=["insertion(step=128)"]), str(tmp_path / "together"), workers=0)
+    assert len(made) == 3 * 2  # chunks, and orders
+    run(plan(methods=methods[2], metrics=["insertion(step=128)"]), str(tmp_path / "alone"), workers=0)
+    last = {row for row in rows(tmp_path / "together") if "absolute(random)" in row}
+    assert last == set(rows(tmp_path / "alone"))
+
+
+def test_passes_that_methods_have_in_common_are_run_once_and_give_the_same_rows(plan, tmp_path, rows, monkeypatch):
+    methods = ["ixg", "gradient", "grad_cam", "hires_cam", "layer_cam"]
+    saved = []
+    remember = SharedPasses.once
+    monkeypatch.setattr(SharedPasses, "once", lambda self, *given: saved.append(self) or remember(self, *given))
+    run(plan(methods=methods), str(tmp_path / "together"), workers=0)
+    assert len({id(passes) for passes in saved}) == 3  # one for each chunk
+    assert all(passes.saved.forward == 2 * 3 for passes in saved)  # two images; ixg, and two of the CAMs
+    monkeypatch.setattr(SharedPasses, "once", lambda self, key, make: make())
+    run(plan(methods=methods), str(tmp_path / "alone"), workers=0)
+    assert rows(tmp_path / "together") == rows(tmp_path / "alone")
 
 
 def test_passes_are_those_of_the_method_per_image(plan, tmp_path):

@@ -15,6 +15,7 @@ from sightline.bench.unit import Unit, sentence_of
 from sightline.data.dataset import Dataset
 from sightline.errors import InputError
 from sightline.models.adapter import Adapter
+from sightline.models.shared_passes import SharedPasses
 from sightline.types import Attribution, Passes, probabilities
 
 __all__ = ["PreparedBatch", "group_by_shape", "prepare_batch"]
@@ -34,6 +35,8 @@ class PreparedBatch:
         failures: by id, why an image cannot be scored.
         known_labels: by id, the label of every image that could be read.
         found: what recipes have in common, computed once for the units of these images; see `SupportsBasis`.
+        shared: by the ids of some of these images, they themselves as one tensor, and what methods have computed of
+            them; see `SharedPasses`.
         known: by the ids of some of these images, what metrics have computed of them whatever the map; see `Case`.
     """
 
@@ -46,13 +49,21 @@ class PreparedBatch:
     failures: dict[str, str] = field(default_factory=dict)
     known_labels: dict[str, int | None] = field(default_factory=dict)
     found: dict[Any, tuple[Attribution, float]] = field(default_factory=dict)
+    shared: dict[tuple[str, ...], tuple[Tensor, SharedPasses]] = field(default_factory=dict)
     known: dict[tuple[str, ...], dict[Hashable, tuple[Any, Passes]]] = field(default_factory=dict)
+
+    def stacked(self) -> tuple[Tensor, SharedPasses]:
+        """Return all images as one tensor, the same for every unit, and what methods have computed of it."""
+        key = tuple(self.ids)
+        if key not in self.shared:
+            self.shared[key] = torch.stack(self.images), SharedPasses()
+        return self.shared[key]
 
     def take(self, indices: Sequence[int]) -> PreparedBatch:
         """Return these images alone."""
         columns = (self.ids, self.images, self.masks, self.labels, self.targets, self.classes)
         chosen = PreparedBatch(*([column[index] for index in indices] for column in columns))  # type: ignore[arg-type]
-        return replace(chosen, found=self.found, known=self.known)
+        return replace(chosen, found=self.found, shared=self.shared, known=self.known)
 
     def drop(self, reasons: dict[int, str]) -> PreparedBatch:
         """Return the batch without these images, their failure noted."""

@@ -18,6 +18,7 @@ from sightline.methods.basis import SupportsBasis
 from sightline.metrics.case import Case, Metric
 from sightline.metrics.judge import judge
 from sightline.models.adapter import Adapter
+from sightline.models.shared_passes import sharing
 from sightline.models.targets import resolve_target
 from sightline.models.tasks.reading import NEEDED as TASKS
 from sightline.recipe import parse, parse_metric
@@ -72,10 +73,10 @@ class _UnitScoring:
 
     def explain(self, batch: PreparedBatch) -> None:
         """Explain and score some images; each alone where they fail together; note the reason where one fails alone."""
-        images = torch.stack(batch.images)
+        images, _ = batch.stacked()
         try:
             target = self._target(batch, images)
-            attribution, seconds = self._explained(batch, images, target)
+            attribution, seconds = self._explained(batch, target)
             pixels = attribution.pixels()
         except Exception as error:
             if len(images) == 1:
@@ -114,27 +115,31 @@ class _UnitScoring:
         shown = tuple(classes for classes in batch.classes if classes is not None)
         return Logit(tuple(batch.targets), classes=shown if len(shown) == len(batch.targets) else None)
 
-    def _explained(self, batch: PreparedBatch, images: Tensor, target: Target) -> tuple[Attribution, float]:
+    def _explained(self, batch: PreparedBatch, target: Target) -> tuple[Attribution, float]:
         """Return the attribution and the seconds it took."""
         if isinstance(self.method, SupportsBasis):
-            found, seconds = self._basis(self.method.basis, batch, images, target)
+            found, seconds = self._basis(self.method.basis, batch, target)
             made = replace(self.method.from_basis(found), passes=found.passes, target=found.target, labels=found.labels)
             attribution = api.finished(made, self.method, self.model)
         else:
-            started = time.perf_counter()
-            attribution = api.explain(self.model, images, self.method, target=target)
-            seconds = time.perf_counter() - started
+            attribution, seconds = self._timed(self.method, batch, target)
         enlarge = check_enlarge(self.unit.enlarge) if self.unit.enlarge else attribution.enlarge
         return replace(attribution, enlarge=enlarge), seconds
 
-    def _basis(self, basis: Method, batch: PreparedBatch, images: Tensor, target: Target) -> tuple[Attribution, float]:
+    def _basis(self, basis: Method, batch: PreparedBatch, target: Target) -> tuple[Attribution, float]:
         """Return the attribution that recipes have in common, computed for the first of them, and its seconds."""
         key = (basis, tuple(batch.ids))
         if key not in batch.found:
-            started = time.perf_counter()
-            attribution = api.explain(self.model, images, basis, target=target)
-            batch.found[key] = attribution, time.perf_counter() - started
+            batch.found[key] = self._timed(basis, batch, target)
         return batch.found[key]
+
+    def _timed(self, method: Method, batch: PreparedBatch, target: Target) -> tuple[Attribution, float]:
+        """Return the attribution and the seconds it takes, those of passes included that another method has run."""
+        images, passes = batch.stacked()
+        started, before = time.perf_counter(), passes.seconds
+        with sharing(images, passes):
+            attribution = api.explain(self.model, images, method, target=target)
+        return attribution, time.perf_counter() - started + passes.seconds - before
 
     def _row(self, metric: str, image: str, known: Row, score: Score, flag: str) -> Row:
         """Return one row; what is wrong with the map is said once, and not beside a failure."""

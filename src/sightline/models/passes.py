@@ -228,6 +228,11 @@ def _end_contexts(error: BaseException | None) -> None:
         error = error.__context__
 
 
+def is_changed() -> bool:
+    """Tell whether anything in a model is watched, edited or set in this thread now; True outside `undone_on_error`."""
+    return _state.noted is None or any(_state.noted.values()) or _open_modes() > 0
+
+
 def _open_modes() -> int:
     """Return how many modes intercept the calls of this thread."""
     return torch._C._len_torch_function_stack()

@@ -36,6 +36,7 @@ class WorkerHandle:
         connection: the driver's end.
         ready: whether it has started.
         model: the one it has loaded.
+        group: of the task it was sent last.
         task: what it is computing.
     """
 
@@ -43,6 +44,7 @@ class WorkerHandle:
     connection: Connection
     ready: bool = False
     model: str = ""
+    group: str = ""
     task: Task | None = field(default=None)
 
 
@@ -91,9 +93,9 @@ class LocalEngine(TaskEngine, AbstractContextManager["LocalEngine"]):
 
     def _assign(self, worker: WorkerHandle, queue: TaskQueue) -> None:
         busy = Counter(other.model for other in self.workers if other is not worker and other.task is not None)
-        worker.task = queue.next_task(worker.model, busy)
+        worker.task = queue.next_task(worker.model, busy, worker.group)
         if worker.task is not None:
-            worker.model = worker.task.model
+            worker.model, worker.group = worker.task.model, worker.task.group
             with suppress(OSError):  # a dead worker's end; it is noticed when it is listened to
                 worker.connection.send_bytes(worker.task.message())
 

@@ -27,6 +27,7 @@ class Task:
         on_reply: called with its reply.
         on_lost: called when workers have died over it too often.
         is_needed: asked before it is sent.
+        group: of tasks that a worker does for less one after the other: units of the same images.
         tries: how often a worker has died over it.
     """
 
@@ -35,31 +36,40 @@ class Task:
     on_reply: Callable[[dict[str, Any], list[bytes]], None]
     on_lost: Callable[[], None]
     is_needed: Callable[[], bool] = lambda: True
+    group: str = ""
     tries: int = 0
 
 
 class TaskQueue:
-    """The tasks that are left, by model, so that a worker stays with the model it has loaded."""
+    """The tasks that are left, by model and group: a worker stays with the model it has loaded and the images it has.
+
+    A worker that has done a group begins one that nobody has begun; where there is none, it helps with the group that
+    has most tasks left.
+    """
 
     def __init__(self, tasks: Iterable[Task]) -> None:
-        self.waiting: dict[str, deque[Task]] = {}
+        self._models: dict[str, _ModelTasks] = {}
         for task in tasks:
-            self.waiting.setdefault(task.model, deque()).append(task)
+            self._of(task.model).add(task)
+
+    def _of(self, model: str) -> _ModelTasks:
+        return self._models.setdefault(model, _ModelTasks())
 
     def __len__(self) -> int:
-        return sum(map(len, self.waiting.values()))
+        return sum(tasks.count for tasks in self._models.values())
 
-    def next_task(self, model: str, busy: Counter[str]) -> Task | None:
+    def next_task(self, model: str, busy: Counter[str], group: str = "") -> Task | None:
         """Return a task for a worker with this model: of the same model, or of the one that lacks workers most.
 
         Args:
             model: the one that the worker has loaded, empty for none.
             busy: how many other workers are at work with each model.
+            group: of the task that the worker did last.
         """
         while len(self):
-            queues = {name: queue for name, queue in self.waiting.items() if queue}
-            chosen = model if model in queues else max(queues, key=lambda name: len(queues[name]) / (1 + busy[name]))
-            task = queues[chosen].popleft()
+            left = {name: tasks for name, tasks in self._models.items() if tasks.count}
+            chosen = model if model in left else max(left, key=lambda name: left[name].count / (1 + busy[name]))
+            task = left[chosen].take(group)
             if task.is_needed():
                 return task
         return None
@@ -70,9 +80,42 @@ class TaskQueue:
             return
         task.tries += 1
         if task.tries < TRIES:
-            self.waiting.setdefault(task.model, deque()).appendleft(task)
+            self._of(task.model).put_back(task)
         else:
             task.on_lost()
+
+
+class _ModelTasks:
+    """The tasks of one model that are left."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._new: dict[str, deque[Task]] = {}  # groups of which no task was taken, in order
+        self._begun: dict[str, deque[Task]] = {}
+
+    def add(self, task: Task) -> None:
+        self._new.setdefault(task.group, deque()).append(task)
+        self.count += 1
+
+    def put_back(self, task: Task) -> None:
+        """Add a task that was taken, to be taken again before the others of its group."""
+        self._begun.setdefault(task.group, deque()).appendleft(task)
+        self.count += 1
+
+    def take(self, group: str) -> Task:
+        """Take a task of this group if there is one, else of a new group, else of the one that has most left."""
+        if group not in self._begun:
+            if self._new:
+                group = next(iter(self._new))
+                self._begun[group] = self._new.pop(group)
+            else:
+                group = max(self._begun, key=lambda name: len(self._begun[name]))
+        tasks = self._begun[group]
+        task = tasks.popleft()
+        self.count -= 1
+        if not tasks:
+            del self._begun[group]
+        return task
 
 
 class TaskEngine(ABC):
@@ -112,6 +155,7 @@ class TaskEngine(ABC):
                 on_reply,
                 on_lost=lambda: on_done(unit, worker_died(unit)),
                 is_needed=lambda: is_needed(unit),
+                group=unit.data,
             )
 
         self.run_tasks(TaskQueue(map(task, units)))

@@ -84,6 +84,7 @@ class ActorHandle:
         pending: the call whose result is awaited, None while it is idle.
         node: where it runs, empty until it is ready.
         model: the one it has loaded.
+        group: of the task it was sent last.
         task: what it is computing.
         failed_starts: how many actors before it, in a row, died before they were ready.
     """
@@ -92,6 +93,7 @@ class ActorHandle:
     pending: Any
     node: str = ""
     model: str = ""
+    group: str = ""
     task: Task | None = None
     failed_starts: int = 0
 
@@ -210,9 +212,9 @@ class RayEngine(TaskEngine, AbstractContextManager["RayEngine"]):
 
     def _assign(self, worker: ActorHandle, queue: TaskQueue) -> None:
         busy = Counter(other.model for other in self.workers if other is not worker and other.task is not None)
-        worker.task = queue.next_task(worker.model, busy)
+        worker.task = queue.next_task(worker.model, busy, worker.group)
         if worker.task is not None:
-            worker.model = worker.task.model
+            worker.model, worker.group = worker.task.model, worker.task.group
             worker.pending = worker.actor.handle_task.remote(worker.task.message())
 
     def _receive(self, worker: ActorHandle, queue: TaskQueue) -> None:

@@ -21,6 +21,7 @@ from sightline.methods.attention.layer_products import layer_gae, layer_raw_atte
 from sightline.methods.attention.token_matrices import identity, rows_to_one, with_identity
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
+from sightline.models.shared_passes import shared
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.recipe import text
 from sightline.registry import METHODS
@@ -43,6 +44,7 @@ def _by_blocks(model: Adapter, asked: bool) -> bool:
     return asked and isinstance(model, VisionTransformer)
 
 
+@shared
 def probabilities(model: VisionTransformer, images: Tensor, start: int = 0) -> list[Tensor]:
     """Return the attention probabilities (batch, head, to, from) of every block from `start` on; one forward pass."""
     with model.capture(*model.every("probabilities", start)) as seen:
@@ -50,6 +52,7 @@ def probabilities(model: VisionTransformer, images: Tensor, start: int = 0) -> l
     return list(seen.values())
 
 
+@shared
 def probabilities_and_gradients(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], start: int = 0
 ) -> list[list[tuple[Tensor, Tensor]]]:

@@ -25,11 +25,13 @@ from sightline.methods.attention.token_matrices import identity
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.passes import in_batches
+from sightline.models.shared_passes import shared
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
 
 
+@shared
 def last_attention_gradients(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], sites: Sequence[str] = ()
 ) -> tuple[dict[str, Tensor], list[Tensor]]:
@@ -52,8 +54,19 @@ def integrated_attention_gradients(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], steps: int, at_image: Sequence[Tensor]
 ) -> list[Tensor]:
     """Return W, (batch, to, from), for each target; `at_image` are the gradients at the end of the path."""
+    totals = summed_attention_gradients(model, images, targets, steps)
+    return [
+        ((total + gradient) / steps).clamp(min=0).mean(dim=1) for total, gradient in zip(totals, at_image, strict=True)
+    ]
+
+
+@shared
+def summed_attention_gradients(
+    model: VisionTransformer, images: Tensor, targets: Sequence[Target], steps: int
+) -> list[Tensor]:
+    """Return, for each target, the sum of the gradients along the path from a zero image, its end left out."""
     scales = torch.linspace(0, 1, steps, dtype=images.dtype, device=images.device)
-    totals = [gradient.clone() for gradient in at_image]
+    totals: list[Tensor] = []
 
     def work(part: slice) -> None:
         index = torch.arange(part.start, part.stop, device=images.device)
@@ -61,11 +74,13 @@ def integrated_attention_gradients(
         rows = [place // (steps - 1) for place in range(part.start, part.stop)]
         scaled = scales[index % (steps - 1)][:, None, None, None] * images[of_image]
         _, gradients = last_attention_gradients(model, scaled, [target.take(rows) for target in targets])
+        if not totals:
+            totals.extend(gradient.new_zeros(len(images), *gradient.shape[1:]) for gradient in gradients)
         for total, gradient in zip(totals, gradients, strict=True):
             total.index_add_(0, of_image, gradient)
 
     in_batches(work, len(images) * (steps - 1), model.batch)
-    return [(total / steps).clamp(min=0).mean(dim=1) for total in totals]
+    return totals
 
 
 def head_weights(attention: Tensor, gradient: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from sightline.methods.gradient.gradient import values_and_gradients
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
+from sightline.models.shared_passes import shared
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import spec_of
 from sightline.types import Attribution, Passes, Target, TokenGrid, map_grid
@@ -172,6 +173,7 @@ def _in_one_pass(model: Adapter, sites: Sequence[str]) -> bool:
     return all(site in model.sites for site in sites)
 
 
+@shared
 def activation_and_gradients(
     model: Adapter, images: Tensor, targets: Sequence[Target], site: str
 ) -> tuple[Tensor, list[Tensor]]:
@@ -182,6 +184,7 @@ def activation_and_gradients(
     return activations_and_gradients(model, images, targets, [site])[0]
 
 
+@shared
 def activations_and_gradients(
     model: Adapter, images: Tensor, targets: Sequence[Target], sites: Sequence[str]
 ) -> list[tuple[Tensor, list[Tensor]]]:

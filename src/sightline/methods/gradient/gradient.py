@@ -12,6 +12,7 @@ from torch import Tensor
 from sightline.errors import UnsupportedModel
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
+from sightline.models.shared_passes import shared
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.noise import noisy_batches
 from sightline.registry import METHODS
@@ -38,7 +39,14 @@ def values_and_gradients(
 
     Costs one forward pass, and one backward pass per target.
     """
-    if tokens_or_pixels(model, at) == "pixels":
+    return _values_and_gradients(model, images, targets, tokens_or_pixels(model, at))
+
+
+@shared
+def _values_and_gradients(
+    model: Adapter, images: Tensor, targets: Sequence[Target], at: str
+) -> tuple[list[list[Pair]], TokenGrid]:
+    if at == "pixels":
         pixels = model.encoded(images.detach()).requires_grad_()
         with torch.enable_grad():
             logits = model(pixels)

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from sightline.errors import UnsupportedModel
 from sightline.models.passes import full_precision
+from sightline.models.shared_passes import shared
 from sightline.models.vit.adapter import Block, VisionTransformer
 
 _PLACES = ("probabilities", "v", "norm1", "attention", "norm2", "mlp", "output")
@@ -215,6 +216,7 @@ def hold(norm: nn.LayerNorm, tokens: Tensor) -> HeldNorm:
     return HeldNorm(deviation, weight, bias)
 
 
+@shared
 def read_parts(model: VisionTransformer, images: Tensor, start: int = 0) -> list[Parts]:
     """Run the model once and return the parts of every block from `start` on; half precision is lifted."""
     wanted = [name for place in ("input", *_PLACES) for name in model.every(place, start) if name in model.sites]
