@@ -19,7 +19,6 @@ DOCS = Path(__file__).parent.parent / "docs"
 GUIDES = {"iia": "IIA", "var": "VAR", "skip_plus": "SkipPLUS", "caap": "CAAP", "mda": "MDA"}
 PLACE = re.compile(r"(<!-- measured: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = dict[str, str]
-CHANCE = 0.1  # the share of comparisons that may come out the reverse of a claim that still holds
 
 
 def read(name: str) -> list[Row]:
@@ -45,10 +44,10 @@ def claims(paper: str | None = None) -> Iterator[tuple[str, str, list[Row]]]:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """Say what the comparisons of a claim mean for it.
+    """Say what the comparisons of a claim mean for it: it holds where all of them hold, and fails where one does.
 
     >>> verdict([{"verdict": "holds"}, {"verdict": "holds"}, {"verdict": "cannot be told"}])
-    'holds (2 of 3 hold)'
+    'cannot be told (2 of 3 hold)'
     >>> verdict([{"verdict": "holds"}, {"verdict": "does not hold"}])
     'does not hold (1 of 2 holds, 1 the reverse)'
     """
@@ -57,9 +56,7 @@ def verdict(rows: Sequence[Row]) -> str:
     if len(rows) == 1:
         return rows[0]["verdict"]
     said = f"{holds} of {len(rows)} {'holds' if holds == 1 else 'hold'}{f', {fails} the reverse' if fails else ''}"
-    if fails > CHANCE * len(rows):
-        return f"does not hold ({said})"
-    return f"{'holds' if 2 * holds >= len(rows) else 'cannot be told'} ({said})"
+    return f"{'does not hold' if fails else 'holds' if holds == len(rows) else 'cannot be told'} ({said})"
 
 
 def signed(row: Row) -> str:

@@ -15,7 +15,14 @@ from sightline.registry import OPERATORS
 from sightline.types import Attribution, Method, Target
 
 
-@OPERATORS.register("bcos", family="balance", cite="bohle2024", cost="the method's", needs=("gradient",))
+@OPERATORS.register(
+    "bcos",
+    family="balance",
+    cite="bohle2024",
+    cost="the method's",
+    needs=("gradient",),
+    parity="closed form: the gradient in a network's explanation mode, written out; the sum is the logit less its bias",
+)
 @dataclass(frozen=True, slots=True)
 class BcosExplanation(Wrapper):
     r"""B-cos explanation: the method on a B-cos network whose weights for the image are constants.

@@ -16,7 +16,13 @@ from sightline.registry import OPERATORS
 from sightline.types import Attribution, Method, Target
 
 
-@OPERATORS.register("forgrad", family="smooth", cite="muzellec2024", cost="the method's")
+@OPERATORS.register(
+    "forgrad",
+    family="smooth",
+    cite="muzellec2024",
+    cost="the method's",
+    parity="closed form: waves below the cutoff stay, waves above it go, 1e-7",
+)
 @dataclass(frozen=True, slots=True)
 class ForGrad(Wrapper):
     r"""FORGrad: a low-pass filter of the attribution, which removes the high-frequency noise of gradients.
