@@ -91,8 +91,9 @@ parity: setup
 	$(call install,--editable ".[docs]")
 	@touch $@
 
+# One process per core, with one thread each.
 docs: .venv/.sightline-docs
-	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -j auto -b html docs docs/_build/html
 
 bench: setup
 	@found=; \

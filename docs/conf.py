@@ -14,9 +14,9 @@ version = release = installed("sightline")
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinxcontrib.bibtex",
+    "documentation_math",
 ]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -33,6 +33,9 @@ napoleon_use_rtype = False
 python_maximum_signature_line_length = 100
 
 html_theme = "furo"
+html_math_renderer = "mathml"
+html_static_path = ["static"]
+html_css_files = ["pages.css"]
 html_title = f"sightline {release}"
 
 

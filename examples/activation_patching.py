@@ -19,6 +19,16 @@ for attribution in maps:
     print(attribution)
 
 # %% [markdown]
+# The patch goes into every layer from `start` to `last`. The fewer layers are patched, the more of the score comes back
+# from the blank picture.
+
+# %%
+for last in range(1, model.depth + 1):
+    patched = sightline.explain(model, images, f"caap(last={last})", target=batch.labels)
+    print(f"layers 1 to {last}: largest score {float(patched.map.max()):.2f}")
+patched
+
+# %% [markdown]
 # How much of each map lies on the shape?
 
 # %%

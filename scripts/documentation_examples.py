@@ -1,11 +1,19 @@
-"""Run one example for every name in the registries on the bundled models, and draw what comes out."""
+"""Run one example for every name in the registries on the bundled models, and draw what comes out.
+
+`run_all` shares the work among the processes of `workers`, one per core.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from multiprocessing.pool import Pool
 from pathlib import Path
 
 import torch
@@ -18,9 +26,9 @@ from sightline.errors import SightlineError, SightlineWarning
 from sightline.models.inputs import as_picture
 from sightline.recipe import example
 from sightline.registry import METHODS, METRICS, OPERATORS, Spec
-from sightline.report.layout import Tile, panel, save_png
+from sightline.report.layout import Tile, panel
 
-__all__ = ["Example", "dataset_picture", "metric_example", "recipe_of", "shown_example"]
+__all__ = ["Example", "dataset_picture", "metric_example", "recipe_of", "run_all", "shown_example", "workers"]
 
 MODELS = ("bundled/shapes-vit", "bundled/shapes-cnn")
 # Where the defaults take thousands of passes, or an operator does not go with input times gradient.
@@ -114,24 +122,23 @@ def shown_example(spec: Spec, folder: Path) -> Example:
         return Example(recipe, (_refusal(recipe),), None)
     tiles = [_tile(name, attribution) for name, attribution in given.items()]
     lines = tuple(f"{name}: {attribution}" for name, attribution in given.items())
-    return Example(recipe, lines, _drawn(tiles, recipe, folder / f"{spec.name}.png"))
+    return Example(recipe, lines, _drawn(tiles, recipe, folder / f"{spec.name}.webp"))
 
 
-def metric_example(spec: Spec, folder: Path) -> Example:
-    """Score three maps of one picture by a metric and draw them with their scores."""
+def metric_example(spec: Spec, folder: Path, scores: Mapping[str, Mapping[str, float]]) -> Example:
+    """Draw three maps of one picture with their scores by a metric; `scores` has those of each map by all metrics."""
     tiles, lines = [], []
     recipe = recipe_of(spec)
     for method in JUDGED:
-        score = _scores(method)[recipe]
+        score = scores[method][recipe]
         attribution = explained(MODELS[0], method)
         assert attribution is not None
         tiles.append(Tile(method, _values(attribution), f"{spec.name} {score:.3g}"))
         lines.append(f"{method}: {score:.4g}")
-    return Example(recipe, tuple(lines), _drawn(tiles, f"{spec.name} of three maps", folder / f"{spec.name}.png"))
+    return Example(recipe, tuple(lines), _drawn(tiles, f"{spec.name} of three maps", folder / f"{spec.name}.webp"))
 
 
-@cache
-def _scores(method: str) -> dict[str, float]:
+def scores_of(method: str) -> dict[str, float]:
     """Score a map by all metrics at once: they share their model passes."""
     adapter = model(MODELS[0])
     attribution = explained(MODELS[0], method)
@@ -154,7 +161,7 @@ def dataset_picture(name: str, folder: Path) -> Path | None:
     sheet = Image.new("RGB", (len(samples) * (side + 8) - 8, side), "white")
     for index, sample in enumerate(samples):
         sheet.paste(sample.image.convert("RGB").resize((side, side), Image.Resampling.BICUBIC), (index * (side + 8), 0))
-    return save_png(sheet, folder / f"dataset_{name}.png")
+    return _saved(sheet, folder / f"dataset_{name}.webp")
 
 
 def _tile(name: str, attribution: sightline.Attribution) -> Tile:
@@ -168,13 +175,49 @@ def _values(attribution: sightline.Attribution):  # type: ignore[no-untyped-def]
 
 
 def _drawn(tiles: Sequence[Tile], title: str, path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
     image = as_picture((batch().images[0] * 255).round().byte()).resize((168, 168), Image.Resampling.BICUBIC)
-    return save_png(panel(image, tiles, title=title, width=168, scale=1), path)
+    return _saved(panel(image, tiles, title=title, width=168, scale=1), path)
+
+
+def _saved(picture: Image.Image, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(path, format="WEBP", quality=90, method=2)
+    return path
+
+
+@contextmanager
+def workers() -> Iterator[Pool]:
+    """Provide one process per core, of one thread each: the bundled models, loaded before they part, are small."""
+    torch.set_num_threads(1)
+    for name in MODELS:
+        model(name)
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    with context.Pool(os.cpu_count(), initializer=partial(torch.set_num_threads, 1)) as pool:
+        yield pool
+
+
+def run_all(pool: Pool, folder: Path) -> dict[tuple[str, str], Example]:
+    """Run the examples of all methods, operators and metrics, and return what each gave, by kind and name."""
+    scoring = {method: pool.apply_async(scores_of, (method,)) for method in JUDGED}
+    shown = {
+        (kind, name): pool.apply_async(_shown, (kind, name, folder / kind))
+        for kind, registry in (("methods", METHODS), ("operators", OPERATORS))
+        for name in sorted(registry, key=lambda name: name not in RECIPES)  # the long ones first
+    }
+    scores = {method: result.get() for method, result in scoring.items()}
+    shown |= {("metrics", name): pool.apply_async(_scored, (name, folder / "metrics", scores)) for name in METRICS}
+    return {key: result.get() for key, result in shown.items()}
+
+
+def _shown(kind: str, name: str, folder: Path) -> Example:
+    return shown_example((METHODS if kind == "methods" else OPERATORS)[name], folder)
+
+
+def _scored(name: str, folder: Path, scores: Mapping[str, Mapping[str, float]]) -> Example:
+    return metric_example(METRICS[name], folder, scores)
 
 
 if __name__ == "__main__":
-    for spec in (*(METHODS[each] for each in METHODS), *(OPERATORS[each] for each in OPERATORS)):
-        print(shown_example(spec, Path("docs/generated/pictures")))
-    for each in METRICS:
-        print(metric_example(METRICS[each], Path("docs/generated/pictures")))
+    with workers() as pool:
+        for example in run_all(pool, Path("docs/generated/pictures")).values():
+            print(example)

@@ -16,7 +16,9 @@ from itertools import groupby
 from pathlib import Path
 
 from documentation_coverage import coverage_page, parity_page
-from documentation_examples import MODELS, Example, dataset_picture, metric_example, model, shown_example
+from documentation_examples import MODELS, Example, dataset_picture, model, run_all, workers
+from documentation_gallery import gallery_pages
+from documentation_notebooks import write as write_notebooks
 from documentation_text import body, inline
 
 from sightline.catalogue.cards import Card, card
@@ -243,7 +245,11 @@ def write(folder: Path = FOLDER) -> list[Path]:
     """Write all pages and pictures, and return the pages."""
     shutil.rmtree(folder, ignore_errors=True)
     pictures = folder / "pictures"
-    pages: dict[str, str] = {
+    with workers() as pool:
+        gallery = gallery_pages(pool)
+        examples = run_all(pool, pictures)
+    write_notebooks(folder / "notebooks")
+    pages: dict[str, str] = gallery | {
         "measured.md": measured_page(),
         "coverage.md": coverage_page(),
         "parity.md": parity_page(),
@@ -251,8 +257,7 @@ def write(folder: Path = FOLDER) -> list[Path]:
     }
     for kind, registry in REGISTRIES.items():
         specs = [registry[name] for name in registry]
-        run = metric_example if kind == "metrics" else shown_example
-        pages |= {f"{kind}/{spec.name}.md": spec_page(spec, run(spec, pictures / kind)) for spec in specs}
+        pages |= {f"{kind}/{spec.name}.md": spec_page(spec, examples[kind, spec.name]) for spec in specs}
         pages[f"{kind}/index.md"] = index_page(kind, specs)
     sets = [DATASETS[name] for name in DATASETS]
     pages |= {f"datasets/{spec.name}.md": dataset_page(spec, dataset_picture(spec.name, pictures)) for spec in sets}

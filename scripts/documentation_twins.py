@@ -16,6 +16,7 @@ SECTIONS = {
     "": "Start",
     "guide": "Guides",
     "reference": "Reference",
+    "generated/examples": "Examples",
     "generated": "Tables",
     "generated/methods": "Methods",
     "generated/operators": "Operators",

@@ -58,6 +58,10 @@ class UnsupportedModel(SightlineError, TypeError):
     """A model nobody knows how to read, or one that lacks what a method needs."""
 
 
+class PromptNeeded(UnsupportedModel):
+    """A vision-language model that was not told what to ask."""
+
+
 class UnsupportedMethod(SightlineError, TypeError):
     """An operator over a method where it has no meaning."""
 

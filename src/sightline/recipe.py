@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from sightline.catalogue.aliases import AMBIGUOUS, registered_name
+from sightline.catalogue.aliases import registered_name, unknown_method
 from sightline.catalogue.options import check_option, default_of, default_text, hints_of, missing_options
 from sightline.errors import RecipeError
-from sightline.registry import METHODS, METRICS, OPERATORS, BaseSpec, Spec, find_spec, is_registered, no_such, unknown
+from sightline.registry import METHODS, METRICS, OPERATORS, BaseSpec, Spec, find_spec, is_registered, no_such
 
 if TYPE_CHECKING:
     from sightline.types import Method
@@ -129,9 +129,7 @@ def _build(call: Call) -> Any:
             return _construct(registry[call.name], call)
         if (name := registered_name(call.name)) in registry:
             return _construct(registry[name], call)
-    if meant := AMBIGUOUS.get(call.name):
-        raise RecipeError(f"{no_such(call.name, 'method')}; did you mean {' or '.join(meant)}?")
-    raise RecipeError(unknown(call.name, "method", [*METHODS, *OPERATORS]))
+    raise RecipeError(unknown_method(call.name, [*METHODS, *OPERATORS]))
 
 
 def _construct(spec: Spec, call: Call) -> Any:

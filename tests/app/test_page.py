@@ -14,12 +14,14 @@ import pytest
 import uvicorn
 from tests.app.conftest import CNN, SAMPLE, picture
 from tests.app.test_jobs import block, wait_for
+from tests.models.families_vlm import FAMILIES, QUESTION
 from tests.report.conftest import browser, lacking  # noqa: F401 - a fixture
 
 from sightline.app.server import SHARED, STATIC, create_app
 
 VIT = "bundled/shapes-vit"
 SEGMENTER, DETECTOR = "bundled/shapes-segmenter", "bundled/shapes-detector"
+TALKING = "hf/tiny-llava"
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +30,8 @@ def server(cnn) -> Iterator[SimpleNamespace]:
     import sightline
 
     others = {name: sightline.load(name) for name in (VIT, SEGMENTER, DETECTOR)}
+    talking, processor = FAMILIES["llava"]()
+    others[TALKING] = sightline.adapt(talking, processor=processor, prompt=QUESTION, name=TALKING)
     application = create_app({CNN: cnn, **others})
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -208,6 +212,24 @@ def inside(job: Any, wanted: dict[str, Any]) -> tuple[float, float] | None:
     rows, columns = (job.labels == wanted["index"]).nonzero()
     middle = len(rows) // 2
     return (columns[middle] + 0.5) / job.labels.shape[1], (rows[middle] + 0.5) / job.labels.shape[0]
+
+
+def test_a_question_is_answered_and_every_word_has_its_map(page, server):
+    visit(page, f"{server.address}#model={TALKING}")
+    assert page.input_value("#prompt-query") == QUESTION
+    page.fill("#prompt-query", "is it a cat ?")
+    page.press("#prompt-query", "Enter")
+    until(page, "location.hash.includes('prompt=is')")
+    page.wait_for_selector("#verdict:not([hidden])", timeout=60_000)
+    words = newest(server).events[1][1]["words"]
+    assert page.locator("#words button").all_inner_texts() == ["the whole answer", *words]
+    page.click("#words li:nth-child(2) button")
+    until(page, "location.hash.includes('target=0')")
+    page.wait_for_selector("#verdict:not([hidden])", timeout=60_000)
+    assert page.locator("#detail-title").inner_text().endswith(f" for {words[0]}")
+    page.click("#every-word-go")
+    until(page, f"document.querySelectorAll('#word-maps canvas').length === {len(words)}")
+    assert page.locator("#word-maps strong").all_inner_texts() == words
 
 
 def test_the_verdict_under_several_fills_is_asked_for_and_may_be_withheld(page, server):

@@ -37,6 +37,7 @@ def test_what_the_server_does_not_offer_is_refused(cnn, given, sentence):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # gradio's own use of other packages is not ours to mend
 @pytest.mark.skipif(importlib.util.find_spec("gradio") is None, reason="needs the extra space")
 def test_the_space_answers_its_client(tmp_path, monkeypatch):
     monkeypatch.setenv("GRADIO_ANALYTICS_ENABLED", "False")

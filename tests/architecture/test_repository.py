@@ -48,7 +48,7 @@ def test_make_knows_the_verb(verb):
 def test_what_lands_was_checked_and_tested():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert script.read_text(encoding="utf-8").splitlines()[-1] == "make check test"
+    assert script.read_text(encoding="utf-8").splitlines()[-1] == "make check test docs"
 
 
 @pytest.mark.parametrize("extra", TABLE)

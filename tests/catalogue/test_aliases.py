@@ -1,6 +1,7 @@
 import pytest
 
 from sightline.catalogue.aliases import ALIASES, AMBIGUOUS
+from sightline.catalogue.cards import card
 from sightline.catalogue.index import find
 from sightline.errors import RecipeError
 from sightline.recipe import parse, text
@@ -15,6 +16,7 @@ def test_an_alias_is_another_name_of_something_registered(alias, name):
     assert parse(alias) == parse(name)
     assert text(parse(alias)) == name
     assert find(alias) is find(name)
+    assert card(alias).name == name
 
 
 def test_an_alias_takes_options_and_nests():
@@ -28,3 +30,7 @@ def test_a_word_that_may_mean_several_methods_names_them(word, meant):
     for recipe in meant:
         assert recipe in str(caught.value)
         parse(recipe)
+    for look in (card, find):
+        with pytest.raises(RecipeError) as other:
+            look(word)
+        assert str(other.value) == str(caught.value)

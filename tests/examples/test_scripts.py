@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import sys
-from typing import Any
 
 import pytest
 from tests.architecture import pages
@@ -13,12 +11,14 @@ from tests.architecture import pages
 from sightline.registry import METHODS
 
 sys.path.insert(0, str(pages.ROOT / "scripts"))
+import documentation_gallery
 import documentation_notebooks
 
 PRINTED = {
     "activation_patching": "caap(radius=0): ",
     "clip_and_text": "('red triangle', 'blue circle', 'empty table')",
     "contrast_two_classes": "torch.Size(",
+    "first_map": "forward",
     "is_my_method_sane": "['sobel']",
     "new_method": "contrast_gradient",
     "small_benchmark": "layer_cam: average_precision ",
@@ -36,35 +36,33 @@ def _methods_as_before():
         del METHODS._specs[name]
 
 
-def run_cell(code: str, names: dict[str, Any]) -> str:
-    """Run a cell as a notebook does: what its last expression is worth shows itself, as HTML where it can."""
-    *rest, last = ast.parse(code).body
-    if not isinstance(last, ast.Expr):
-        rest, shown = [*rest, last], None
-    else:
-        shown = ast.Expression(last.value)
-    exec(compile(ast.Module(rest, []), "cell", "exec"), names)
-    value = None if shown is None else eval(compile(shown, "cell", "eval"), names)
-    return value._repr_html_() if hasattr(value, "_repr_html_") else ""
-
-
 def test_every_example_is_listed_here():
     assert {path.stem for path in documentation_notebooks.EXAMPLES} == {*PRINTED}
 
 
 @pytest.mark.usefixtures("_methods_as_before")
 @pytest.mark.parametrize("name", PRINTED)
-def test_the_notebook_of_an_example_runs(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_the_notebook_of_an_example_runs(name):
     script = (pages.ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
-    cells = json.loads(json.dumps(documentation_notebooks.notebook(script)))["cells"]
-    names: dict[str, Any] = {"__name__": "__main__"}
-    shown = [run_cell(cell["source"], names) for cell in cells if cell["cell_type"] == "code"]
-    printed = capsys.readouterr().out
+    ran = documentation_gallery.run_example(script)
+    printed = "\n".join(printed for _, _, printed, _ in ran)
     assert printed.strip()
     assert PRINTED[name] in printed
-    assert "data:image/" in "".join(shown) or name in ("activation_patching", "small_benchmark")
-    assert list(tmp_path.iterdir()) == []
+    shown = "".join(shown for *_, shown in ran)
+    assert "data:image/" in shown or name in ("activation_patching", "small_benchmark")
+    page = documentation_gallery.example_page(name, ran)
+    assert page.startswith("# ")
+    assert f"{name}.ipynb" in page
+    assert all(text in page for _, text, _, _ in ran)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_notebook_beside_an_example_is_built_from_it(name):
+    script = pages.ROOT / "examples" / f"{name}.py"
+    built = documentation_notebooks.notebook(script.read_text(encoding="utf-8"))
+    assert json.loads(script.with_suffix(".ipynb").read_text(encoding="utf-8")) == built, (
+        "run `python scripts/documentation_notebooks.py examples`"
+    )
 
 
 def test_examples_become_notebooks(tmp_path):

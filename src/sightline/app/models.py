@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sightline.api.explain import as_method, check_needs
 from sightline.app.limits import Limits
+from sightline.app.question import Question
 from sightline.audit.panel import BACKWARD, choose, is_agnostic, is_control, method_specs
 from sightline.catalogue.model_ids import KNOWN
-from sightline.errors import InputError, MissingExtra, RecipeError, SightlineError
+from sightline.errors import InputError, MissingExtra, PromptNeeded, RecipeError, SightlineError
 from sightline.extras import check_installed
 from sightline.models import zoo
 from sightline.models.adapter import Adapter
+from sightline.models.vision_language.adapter import VisionLanguage
 from sightline.recipe import text
 from sightline.registry import METHODS
 
 __all__ = ["Models", "Offer", "found_models"]
 
 COMPOSED = ("plus(ixg)", "skip_plus(libra(ixg))", "smooth(ixg, samples=8)", "absolute(ixg)")
+PROMPT = "What is in this picture?"  # asked of a vision-language model until a visitor asks something else
+ANSWERS = 256  # answers that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,7 @@ class Models:
         self._loaded: dict[str, Adapter] = dict(given or {})
         self.ids = list(dict.fromkeys([*self._loaded, *ids]))
         self._offers: dict[str, list[Offer]] = {}
+        self._answers: OrderedDict[tuple[str, str, str], tuple[int, ...]] = OrderedDict()
         self._lock = threading.RLock()
 
     def check(self, model: str) -> str:
@@ -65,8 +71,22 @@ class Models:
         self.check(model)
         with self._lock:
             if model not in self._loaded:
-                self._loaded[model] = zoo.load(model)
+                self._loaded[model] = _loaded(model)
             return self._loaded[model]
+
+    def asked(self, question: Question) -> Adapter:
+        """Return the model of a question; a vision-language model with its answer, which it gives once."""
+        model = self.load(question.model)
+        if not isinstance(model, VisionLanguage):
+            return model
+        prompt = question.prompt or model.prompt
+        key = (question.model, prompt, question.picture.digest)
+        asked = model.asked(prompt)
+        if key not in self._answers:
+            self._answers[key] = asked.answering(question.picture.open()).answer_tokens
+            while len(self._answers) > ANSWERS:
+                self._answers.popitem(last=False)
+        return asked.with_answer(self._answers[key])
 
     def offers(self, model: str) -> list[Offer]:
         """Return the recipes that a model can be explained with here, those of the panel first."""
@@ -88,6 +108,13 @@ class Models:
             if recipe not in offered:
                 raise RecipeError(f"got recipe {recipe[:80]!r}, which this server does not offer for {model}")
         return tuple(dict.fromkeys(recipes))
+
+
+def _loaded(model: str) -> Adapter:
+    try:
+        return zoo.load(model)
+    except PromptNeeded:
+        return zoo.load(model, prompt=PROMPT)
 
 
 def _offer(recipe: str, model: Adapter, panel: bool) -> Offer | None:

@@ -20,10 +20,11 @@ class Question:
     """What a visitor asks: maps of a picture by these recipes.
 
     Attributes:
-        target: the class; None for the predicted one.
+        target: the class, or the word of a vision-language model's answer; None for the predicted class, or all words.
         words: a text in place of a class, for a model that compares pictures with texts.
         box: a detection in place of a class, by rank, for a detector.
         fills: whether maps are judged under several fills, and not by the main ones alone.
+        prompt: what a vision-language model is asked; empty for the question that it was loaded with.
         contrast: how the class is compared with `other`: `against` subtracts that class's map, `var` lets them compete.
     """
 
@@ -36,6 +37,7 @@ class Question:
     other: int | None = None
     box: int | None = None
     fills: bool = False
+    prompt: str = ""
 
     @property
     def wanted(self) -> Any:

@@ -24,6 +24,7 @@ from sightline.app.work import answer
 from sightline.errors import InputError
 from sightline.models.adapter import Adapter
 from sightline.models.tasks.reading import NEEDED as TASKS
+from sightline.models.vision_language.adapter import VisionLanguage
 
 __all__ = ["routes"]
 
@@ -54,6 +55,7 @@ def describe_model(model: ModelId, state: WithState) -> ModelShown:
         output=adapter.output,
         classes=adapter.num_classes,
         takes_text=type(adapter).encode_text is not Adapter.encode_text and adapter.declared_output == "embedding",
+        prompt=adapter.prompt if isinstance(adapter, VisionLanguage) else None,
         sample=_suited(model),
         recipes=[OfferShown.of(offer) for offer in state.models.offers(model)],
     )
@@ -200,7 +202,12 @@ def _question(asked: JobAsked, state: ServerState, visitor: Visitor) -> Question
         raise InputError(f"got a detection as the target, and {asked.model} is no detector; give a class")
     if contrast and model.declared_output in TASKS:
         raise InputError(f"got a contrast between classes, and {asked.model} has no class for a whole picture")
-    return Question(asked.model, picture, recipes, asked.target, asked.text, contrast, other, asked.box, asked.fills)
+    if asked.prompt and not isinstance(model, VisionLanguage):
+        raise InputError(f"got a question, and {asked.model} answers none; leave the prompt out")
+    return Question(
+        asked.model, picture, recipes, asked.target, asked.text, contrast, other, asked.box, asked.fills,
+        asked.prompt.strip(),
+    )  # fmt: skip
 
 
 async def _body(request: Request, limit: int) -> bytes:

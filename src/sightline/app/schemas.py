@@ -65,6 +65,7 @@ class ModelShown(BaseModel):
     output: str = Field(description="What its numbers are: softmax, sigmoid, value, embedding, dense, boxes.")
     classes: int | None = Field(description="How many classes it has, where that is known.")
     takes_text: bool = Field(description="Whether a text can be the target.")
+    prompt: str | None = Field(description="What a vision-language model is asked by default; None for other models.")
     sample: str = Field(description="The sample that suits the model.")
     recipes: list[OfferShown] = Field(description="Recipes that work, the default panel first.")
 
@@ -92,11 +93,17 @@ class JobAsked(BaseModel):
 
     model: str = Field(max_length=200, description="One of the server's model ids.")
     picture: str = Field(max_length=100, description="A sample, or a picture of this visitor's own.")
-    target: int | None = Field(default=None, ge=0, le=1_000_000, description="A class; the predicted one if left out.")
+    target: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="A class, the predicted one if left out; or a word of a vision-language model's answer, by number.",
+    )
     text: str = Field(default="", max_length=200, description="A text in place of a class, where the model takes one.")
     box: int | None = Field(
         default=None, ge=0, le=1000, description="A detection in place of a class, 0 for the surest, of a detector."
     )
+    prompt: str = Field(default="", max_length=400, description="A question, to a vision-language model.")
     fills: bool = Field(default=False, description="Judge the maps under several fills; about twice the time.")
     recipes: list[str] | None = Field(
         default=None,

@@ -17,8 +17,10 @@ def python_of(question: Question, recipe: str | None = None) -> str:
         target = f", target=sightline.Box({question.box})"
     else:
         target = "" if question.target is None else f", target={question.target}"
-    lines = ["import sightline", "", f"model = sightline.load({question.model!r})"]
     named = question.picture.name
+    lines = ["import sightline", "", f"model = sightline.load({question.model!r})"]
+    if question.prompt:
+        lines[-1] = f"model = sightline.load({question.model!r}, prompt={question.prompt!r}).answering({named!r})"
     if recipe is None:
         options = f"{list(question.recipes)!r}{target}, fills={question.fills}"
         lines += [f"ranking = sightline.rank(model, {named!r}, {options})", "ranking.verdicts"]
@@ -35,6 +37,7 @@ def command_of(question: Question, recipe: str | None = None) -> str:
     words = ["sightline", "explain", question.picture.name, "--model", question.model]
     for each in [recipe] if recipe else question.recipes:
         words += ["--method", each]
+    words += ["--prompt", question.prompt] if question.prompt else []
     if question.box is not None:
         words += ["--target", f"box:{question.box}"]
     elif question.target is not None:

@@ -23,6 +23,7 @@ from sightline.extras import require
 from sightline.formatting import format_score
 from sightline.models.adapter import Adapter
 from sightline.models.targets import find_class
+from sightline.models.vision_language.adapter import VisionLanguage
 
 __all__ = ["Shown", "create_space", "explain_picture"]
 
@@ -68,7 +69,7 @@ def create_space(ids: Sequence[str] = (), *, limits: Limits | None = None) -> An
             picture = gradio.Image(type="pil", label="Picture", value=next(iter(samples().values())).open())
             with gradio.Column():
                 model = gradio.Dropdown(models.ids, value=models.ids[0], label="Model")
-                target = gradio.Textbox(label="Class, by number or name, or a text; empty for what the model predicts")
+                target = gradio.Textbox(label="A class, a text or a question; empty for what the model says")
                 fills = gradio.Checkbox(label="Judge under several fills (about twice the time)")
                 button = gradio.Button("Explain", variant="primary")
         verdict = gradio.Markdown()
@@ -94,6 +95,8 @@ def _question(picture: Picture, model: str, target: str, fills: bool, models: Mo
     recipes = models.check_recipes(model, None)
     if target and adapter.declared_output == "embedding" and type(adapter).encode_text is not Adapter.encode_text:
         return Question(model, picture, recipes, words=target[:200], fills=fills)
+    if isinstance(adapter, VisionLanguage):
+        return Question(model, picture, recipes, fills=fills, prompt=target[:400])
     index = find_class(adapter, target) if target else None
     return Question(model, picture, recipes, index, fills=fills)
 

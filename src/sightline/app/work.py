@@ -41,6 +41,7 @@ from sightline.models.passes import ready
 from sightline.models.targets import resolve_target
 from sightline.models.tasks.dense import predicted_labels
 from sightline.models.tasks.objects import FoundObject, found_objects
+from sightline.models.vision_language.adapter import VisionLanguage
 from sightline.recipe import text
 from sightline.task_targets import target_mask
 from sightline.types import Logit, Method, Passes, Target
@@ -52,9 +53,9 @@ SCORING = 2.0 * (STEPS - 1)  # forward passes
 
 def answer(question: Question, models: Models, cache: MapCache, job: Job) -> Iterator[None]:
     """Do the work of a job; it pauses after every step, so that others get their turn."""
-    model = models.load(question.model)
     photograph = question.picture.open()
     with without_warnings():
+        model = models.asked(question)
         batch = as_batch(model, photograph)
         image = explain_image(model, batch, [], question.wanted, photograph=photograph, name=question.picture.name)
         with ready(model):
@@ -92,7 +93,15 @@ def _facts(model: Adapter, logits: Tensor, image: ExplainedImage, batch: Tensor,
         "objects": [each.json() for each in objects],
         "labels_size": None if job.labels is None else list(job.labels.shape),
         "chosen": _chosen(objects, job.question),
+        **_answered(model),
     }
+
+
+def _answered(model: Adapter) -> dict[str, Any]:
+    """Return what a vision-language model was asked and the words of its answer."""
+    if not isinstance(model, VisionLanguage):
+        return {"prompt": None, "words": []}
+    return {"prompt": model.prompt, "words": [word for word, _ in model.words]}
 
 
 def _chosen(objects: Sequence[FoundObject], question: Question) -> int | None:
@@ -185,7 +194,8 @@ class _Work:
         asked = self.question
         place = target_mask(self.target, (self.batch.shape[-2], self.batch.shape[-1]))
         where = "" if place is None else hashlib.sha256(place.numpy().tobytes()).hexdigest()
-        return (asked.picture.digest, asked.model, repr(self.target), where, text(method))
+        said = (self.model.prompt, self.model.answer) if isinstance(self.model, VisionLanguage) else ()
+        return (asked.picture.digest, asked.model, *said, repr(self.target), where, text(method))
 
     def _tell(self, index: int, cost: float | None = None) -> None:
         """Tell the map as it is now, and how far the job is after a piece of work of this cost."""

@@ -6,7 +6,11 @@ word that may mean several methods is not an alias: the error names them.
 
 from __future__ import annotations
 
-__all__ = ["ALIASES", "AMBIGUOUS", "registered_name"]
+from collections.abc import Iterable
+
+from sightline.registry import no_such, unknown
+
+__all__ = ["ALIASES", "AMBIGUOUS", "registered_name", "unknown_method"]
 
 ALIASES = {
     "ablationcam": "ablation_cam",
@@ -64,3 +68,10 @@ def registered_name(name: str) -> str:
     'ig'
     """
     return ALIASES.get(name, name)
+
+
+def unknown_method(name: str, known: Iterable[str]) -> str:
+    """Say that there is no method of this name, and which ones may have been meant."""
+    if meant := AMBIGUOUS.get(name):
+        return f"{no_such(name, 'method')}; did you mean {' or '.join(meant)}?"
+    return unknown(name, "method", known)

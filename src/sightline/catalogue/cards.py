@@ -10,13 +10,14 @@ import re
 import textwrap
 from dataclasses import dataclass
 
+from sightline.catalogue.aliases import registered_name, unknown_method
 from sightline.catalogue.footprint import footprint
 from sightline.catalogue.options import option_texts, without_options
 from sightline.catalogue.trust import trust_of
 from sightline.citations import keys_of, references
 from sightline.errors import RecipeError
 from sightline.recipe import example, options, read_call
-from sightline.registry import METHODS, METRICS, OPERATORS, Spec, unknown
+from sightline.registry import METHODS, METRICS, OPERATORS, Spec
 
 __all__ = ["Card", "card", "description", "formulas", "readable"]
 
@@ -123,9 +124,9 @@ def readable(text: str) -> str:
 
 def _spec(name: str) -> Spec:
     for registry in (METHODS, OPERATORS, METRICS):
-        if name in registry:
-            return registry[name]
-    raise RecipeError(unknown(name, "method", [*METHODS, *OPERATORS, *METRICS]))
+        if (known := name if name in registry else registered_name(name)) in registry:
+            return registry[known]
+    raise RecipeError(unknown_method(name, [*METHODS, *OPERATORS, *METRICS]))
 
 
 def _option_texts(spec: Spec) -> dict[str, str]:

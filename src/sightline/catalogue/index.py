@@ -16,10 +16,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from sightline.catalogue.aliases import registered_name
+from sightline.catalogue.aliases import registered_name, unknown_method
 from sightline.catalogue.options import default_text
 from sightline.errors import RecipeError
-from sightline.registry import BaseSpec, load_plugins, registered, unknown
+from sightline.registry import BaseSpec, load_plugins, registered
 
 __all__ = ["KINDS", "IndexEntry", "entries", "find"]
 
@@ -80,7 +80,7 @@ def find(name: str) -> IndexEntry:
             by_name = read(kind)
             if (known := name if name in by_name else registered_name(name)) in by_name:
                 return by_name[known]
-    raise RecipeError(unknown(name, "method", [every for kind in KINDS for every in entries(kind)]))
+    raise RecipeError(unknown_method(name, [every for kind in KINDS for every in entries(kind)]))
 
 
 @cache

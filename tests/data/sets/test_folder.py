@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from PIL import Image
 from tests.data import miniature as mini
 
 from sightline.data.dataset import open_dataset
+from sightline.data.sets.csv_file import CsvFile
 from sightline.errors import InputError
 
 # ---- folders ---------------------------------------------------------------------------------------------------
@@ -137,3 +139,19 @@ def test_a_table_without_a_column_of_files_is_refused(tmp_path):
     bad.write_bytes(b"\xff\xfe\x00\x01")
     with pytest.raises(InputError, match="cannot be read"):
         open_dataset(bad)
+
+
+def test_a_table_may_name_absolute_paths_where_that_is_allowed(tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    Image.new("RGB", (8, 6), "red").save(elsewhere / "photo.png")
+    table = tmp_path / "tables" / "list.csv"
+    table.parent.mkdir()
+    table.write_text(f"file,label\n{elsewhere / 'photo.png'},3\n{elsewhere / 'gone.png'},1\n")
+    refused = CsvFile(table).listing()
+    assert refused.entries == ()
+    assert "absolute=True" in refused.skipped[0][1]
+    taken = CsvFile(table, absolute=True).listing()
+    assert [entry.path for entry in taken.entries] == [elsewhere / "photo.png"]
+    assert "gone.png does not exist" in taken.skipped[0][1]
+    assert CsvFile(table, absolute=True).read(taken.entries[0]).image.size == (8, 6)

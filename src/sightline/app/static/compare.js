@@ -56,7 +56,7 @@ async function setChoices(side) {
   parts.method.replaceChildren(...model.recipes.map(({ recipe }) => make("option", { value: recipe }, recipe)));
   if (model.recipes.some(({ recipe }) => recipe === before)) parts.method.value = before;
   const own = parts.model.value === view.model ? view.choices : [];
-  parts.target.replaceChildren(make("option", { value: "" }, own.length && !view.classes.length ? "the largest or surest" : "predicted class"), ...own.map(({ value, label }) => make("option", { value }, label)));
+  parts.target.replaceChildren(make("option", { value: "" }, model.prompt !== null ? "the whole answer" : own.length && !view.classes.length ? "the largest or surest" : "predicted class"), ...own.map(({ value, label }) => make("option", { value }, label)));
   if (own.length) parts.target.value = own[0].value;
   parts.target.parentElement.hidden = model.takes_text;
   parts.words.parentElement.hidden = !model.takes_text;
@@ -89,7 +89,8 @@ async function run(question) {
 
 const question = (side) => {
   const { model, method, target, words } = sides[side];
-  const asked = { model: model.value, picture: now().picture, recipes: [method.value] };
+  const { picture, model: open, prompt } = now();
+  const asked = { model: model.value, picture, recipes: [method.value], prompt: model.value === open ? prompt : "" };
   if (target.parentElement.hidden) return { ...asked, text: words.value.trim() };
   const [kind, index] = target.value.split(":");
   return target.value === "" ? asked : { ...asked, [kind]: Number(index) };

@@ -1,6 +1,6 @@
 // The view in the page's address: what is asked, and which map is open, so that a link opens it again.
 
-const NAMES = ["model", "picture", "target", "box", "text", "fills", "map", "layer", "test", "step"];
+const NAMES = ["model", "picture", "target", "box", "text", "prompt", "fills", "map", "layer", "test", "step"];
 
 export function readLink() {
   const given = new URLSearchParams(location.hash.slice(1));

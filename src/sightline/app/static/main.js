@@ -7,10 +7,11 @@ import { refreshCompare, watchCompare } from "./compare.js";
 import { readLink, writeLink } from "./link.js";
 import { outlineTarget, showObjects, watchObjects } from "./objects.js";
 import { find, make, number, percent, say, trying } from "./shared/page.js";
+import { showWordMaps, showWords } from "./words.js";
 import { closeViewer, openMap, openViewer, standing, watchViewer } from "./viewer.js";
 
 const NOTHING = { target: "", box: "", text: "" }; // the predicted class
-const view = { model: "", picture: "", fills: "", ...NOTHING };
+const view = { model: "", picture: "", fills: "", prompt: "", ...NOTHING };
 const models = new Map();
 let wanted = {}; // what the link asks for besides: the map, the test, the step
 let run = null; // { job, image, entries, ended }
@@ -31,9 +32,10 @@ async function begin() {
   await open(readLink());
 }
 
-// What the picture can be explained for: its likeliest classes, or the objects found in it.
+// What the picture can be explained for: its likeliest classes, the objects found in it, or the words of the answer.
 function choices() {
-  const { top = [], objects = [], labels: cells = null } = (run && run.image) || {};
+  const { top = [], objects = [], labels: cells = null, words = [] } = (run && run.image) || {};
+  if (words.length) return { classes: [], choices: words.map((word, index) => ({ value: `target:${index}`, label: word })) };
   const kind = objects.length && !cells ? "box" : "target";
   return { classes: top, choices: (top.length ? top : objects).map(({ index, label: text }) => ({ value: `${kind}:${index}`, label: text })) };
 }
@@ -42,7 +44,7 @@ async function open(asked) {
   const names = [...find("model").options].map((option) => option.value);
   view.model = names.includes(asked.model) ? asked.model : names[0];
   view.picture = asked.picture || "";
-  for (const name of ["target", "box", "text", "fills"]) view[name] = asked[name] || "";
+  for (const name of ["target", "box", "text", "prompt", "fills"]) view[name] = asked[name] || "";
   wanted = asked;
   await listPictures();
   await chooseModel();
@@ -66,7 +68,11 @@ async function chooseModel() {
   find("model").value = view.model;
   const model = await describe(view.model);
   if (!view.picture) view.picture = model.sample;
+  const asks = model.prompt !== null;
   find("find-text").hidden = !model.takes_text;
+  find("find-prompt").hidden = !asks;
+  if (asks) find("prompt-query").value = view.prompt || model.prompt;
+  showWords([], "", null);
   find("find-class").hidden = model.takes_text || !model.classes || ["dense", "boxes"].includes(model.output);
   find("text-query").value = view.text;
   find("more").replaceChildren(...model.recipes.filter(({ panel }) => !panel).map(({ recipe, family }) => make("option", { value: recipe }, `${recipe} (${family})`)));
@@ -99,7 +105,7 @@ async function explain(change) {
 // Run the panel, or one recipe more, and show what comes.
 async function work(mine, recipes) {
   const chosen = (name) => (view[name] === "" ? null : Number(view[name]));
-  const job = await startJob({ model: view.model, picture: view.picture, target: chosen("target"), box: chosen("box"), text: view.text, fills: Boolean(view.fills), recipes });
+  const job = await startJob({ model: view.model, picture: view.picture, target: chosen("target"), box: chosen("box"), text: view.text, prompt: view.prompt, fills: Boolean(view.fills), recipes });
   if (mine !== run) { cancelJob(job.id); return; }
   mine.job = job.id;
   mine.ended = false;
@@ -136,6 +142,7 @@ async function showImage(mine, job, data) {
   mine.image = { ...data, metricStep: data.metric_step, seen, insertion, deletion, labels: found };
   if (mine !== run) return;
   showObjects(mine.image, ({ index }) => explain({ ...NOTHING, [found ? "target" : "box"]: String(index) }));
+  showWords(data.words, view.target, explainWord);
   find("seen").src = `${address}/seen`;
   find("seen-name").textContent = `${data.name}, as the model sees it`;
   const shown = data.top.some(({ index }) => index === data.target) || data.target === null ? data.top : [...data.top, { index: data.target, label: data.label, probability: data.probability }];
@@ -226,7 +233,7 @@ async function send(file) {
   if (picture.reduced) say(`${picture.name} was reduced to ${picture.width}×${picture.height} pixels.`);
 }
 
-find("model").addEventListener("input", () => trying(async () => { Object.assign(view, { model: find("model").value, ...NOTHING }); await chooseModel(); }));
+find("model").addEventListener("input", () => trying(async () => { Object.assign(view, { model: find("model").value, prompt: "", ...NOTHING }); await chooseModel(); }));
 find("file").addEventListener("change", (event) => { if (event.target.files[0]) send(event.target.files[0]); event.target.value = ""; });
 document.addEventListener("paste", (event) => { const file = [...event.clipboardData.files].find(({ type }) => type.startsWith("image/")); if (file) send(file); });
 document.addEventListener("dragover", (event) => { event.preventDefault(); document.documentElement.classList.add("drag"); });
@@ -256,6 +263,15 @@ find("class-query").addEventListener("keydown", (event) => { if (event.key === "
 const explainText = () => explain({ ...NOTHING, text: find("text-query").value.trim() });
 find("text-go").addEventListener("click", explainText);
 find("text-query").addEventListener("keydown", (event) => { if (event.key === "Enter") explainText(); });
+const explainWord = (target) => explain({ ...NOTHING, target });
+find("every-word-go").addEventListener("click", () => trying(async () => {
+  const mine = run, entry = openMap();
+  if (!entry) throw new Error("wait for a map; its method is then used for every word");
+  await showWordMaps({ model: view.model, picture: view.picture, prompt: view.prompt, recipes: [entry.data.recipe] }, mine.image, () => mine === run, explainWord);
+}));
+const askPrompt = () => explain({ ...NOTHING, prompt: find("prompt-query").value.trim() });
+find("prompt-go").addEventListener("click", askPrompt);
+find("prompt-query").addEventListener("keydown", (event) => { if (event.key === "Enter") askPrompt(); });
 find("link-copy").addEventListener("click", () => trying(() => navigator.clipboard.writeText(location.href)));
 for (const button of document.querySelectorAll("[data-copy]")) button.addEventListener("click", () => trying(() => navigator.clipboard.writeText(find(button.dataset.copy).textContent)));
 addEventListener("hashchange", () => trying(() => open(readLink())));

@@ -30,15 +30,18 @@ FILE_COLUMNS = ("file", "path", "image", "filename")
 class CsvFile(Source):
     """A CSV file that lists images, with labels, masks and predictions where it has those columns.
 
-    A file is named by its path below the folder; a name that leads out of it is refused.
+    A file is named by its path below the folder; a name that leads out of it is refused, unless `absolute` allows it.
 
     Attributes:
         root: the CSV file.
         images: the folder that names are relative to; None takes the one in which the table lies.
+        absolute: whether a name may also be an absolute path, of a file anywhere on this machine. A table from somebody
+            else then decides which files are opened.
     """
 
     root: Path
     images: Path | None = None
+    absolute: bool = False
 
     def title(self) -> str | None:
         return self.root.stem
@@ -54,7 +57,7 @@ class CsvFile(Source):
         for line, row in enumerate(rows, start=2):
             name = next((row[column] for column in FILE_COLUMNS if row.get(column)), "")
             try:
-                entries.append(_entry(folder, name, row))
+                entries.append(_entry(folder, name, row, self.absolute))
             except InputError as error:
                 skipped.append((name or f"line {line}", f"line {line}: {error}"))
         return Listing(tuple(entries), tuple(skipped))
@@ -65,11 +68,10 @@ class CsvFile(Source):
         return Sample(entry.id, read_image(entry.path), entry.label, mask)
 
 
-def _entry(folder: Path, name: str, row: dict[str, str]) -> Entry:
+def _entry(folder: Path, name: str, row: dict[str, str], absolute: bool) -> Entry:
     mask = row.get("mask") or None
-    for file in (name, mask):
-        if file is not None and (reason := file_problem(folder, file)):
-            raise InputError(reason)
+    path = _file(folder, name, absolute)
+    mask_path = None if mask is None else _file(folder, mask, absolute)
     try:
         label, predicted = (int(row[key]) if row.get(key) else None for key in ("label", "predicted"))
         probability = float(row["probability"]) if row.get("probability") else None
@@ -77,9 +79,21 @@ def _entry(folder: Path, name: str, row: dict[str, str]) -> Entry:
         raise InputError(f"{error}; correct the number") from None
     return Entry(
         id=row.get("id") or Path(name).with_suffix("").as_posix(),
-        path=path_inside(folder, name),
+        path=path,
         label=label,
-        mask=None if mask is None else path_inside(folder, mask),
+        mask=mask_path,
         predicted=predicted,
         probability=probability,
     )
+
+
+def _file(folder: Path, name: str, absolute: bool) -> Path:
+    """Return the path of a listed file that is there."""
+    path = Path(name)
+    if absolute and path.is_absolute():
+        folder, name = path.parent, path.name
+    elif path.is_absolute():
+        raise InputError(f"{name!r} is an absolute path; name files inside {folder}, or say absolute=True")
+    if reason := file_problem(folder, name):
+        raise InputError(reason)
+    return path_inside(folder, name)

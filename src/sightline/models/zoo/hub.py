@@ -82,6 +82,8 @@ def built(model_id: str, build: Callable[[], T]) -> T:
     """Build a model that needs nothing from a hub."""
     try:
         return build()
+    except SightlineError:
+        raise
     except (TypeError, ValueError, RuntimeError, AssertionError, OSError) as error:
         raise UnsupportedModel(f"{model_id} cannot be built this way: {_first_line(error)}") from error
 

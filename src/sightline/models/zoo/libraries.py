@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import torch
 from torch import nn
 
-from sightline.errors import UnsupportedModel, WeightsError
+from sightline.errors import PromptNeeded, UnsupportedModel, WeightsError
 from sightline.extras import require
 from sightline.models.adapter import Adapter
 from sightline.models.facts import transformers_facts, weights_facts
@@ -110,7 +110,7 @@ def _is_talking(config: Any) -> bool:
 
 def _check_prompt(model_id: str, asked: dict[str, Any]) -> None:
     if "prompt" not in asked:
-        raise UnsupportedModel(
+        raise PromptNeeded(
             f"{model_id} answers questions about a picture; say what to ask it: --prompt 'What is this?' on the "
             "command line, load(…, prompt='What is this?') in Python"
         )
