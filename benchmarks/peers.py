@@ -95,7 +95,7 @@ def measure(pair: Pair, setting: Setting, model: str, rounds: int, budget: float
         jobs.pop("peer", None)
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:100]
     if pair.bare:
-        jobs["bare"] = bare_passes(setting, pair.passes(setting))
+        jobs["bare"] = bare_passes(setting, pair)
     taken = in_turn(jobs, rounds, budget)
     found = ratio(taken["peer"], taken["ours"]) if "peer" in taken else None
     bare = ratio(taken["ours"], taken["bare"]) if "bare" in taken else None
@@ -116,7 +116,7 @@ def chosen(only: list[str], kind: str) -> Iterator[Pair]:
     """Return the pairs that were asked for, whose peer is installed and takes the kind of model."""
     for pair in PAIRS:
         wanted = not only or {pair.name, pair.peer, pair.peer.partition(" ")[0]} & {*only}
-        if wanted and kind in pair.kinds and version(pair.peer):
+        if wanted and kind in pair.kinds and version(pair.peer) and (only or not pair.long):
             yield pair
 
 
@@ -131,6 +131,13 @@ def write(rows: list[Row], path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerows([names, *sorted(kept.values(), key=lambda cells: (cells[1], cells[2], cells[0]))])
+
+
+def line(found: Row) -> str:
+    """Return a row as it is printed."""
+    interval = f"{found.ratio or '–':>6} ({found.low}–{found.high})"
+    beside = f"bare {found.bare or '–':>5}"
+    return f"{found.model:18} {found.recipe:58} {found.peer:32} {interval:20} {beside} {found.reason}"
 
 
 def main() -> None:
@@ -150,8 +157,7 @@ def main() -> None:
         setting = setting_of(model, count)
         for pair in chosen(asked.only, setting.kind):
             found = measure(pair, setting, model, 1 if asked.quick else asked.rounds, asked.budget)
-            interval = f"{found.ratio or '–':>6} ({found.low}–{found.high})"
-            print(f"{model:18} {found.recipe:58} {found.peer:32} {interval:20} bare {found.bare or '–':>5} {found.reason}", flush=True)
+            print(line(found), flush=True)
             if asked.csv and not asked.quick:
                 write([found], asked.csv)
 
