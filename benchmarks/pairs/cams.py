@@ -80,7 +80,6 @@ ONE_BACKWARD = {
     "xgrad_cam": "XGradCAM",
     "layer_cam": "LayerCAM",
     "fem": "FEM",
-    "shapley_cam": "ShapleyCAM",
 }
 EIGEN = {"eigen_cam": "EigenCAM", "eigen_grad_cam": "EigenGradCAM", "kpca_cam": "KPCA_CAM"}
 
@@ -89,6 +88,7 @@ PAIRS = [
         Pair(ours, f"grad-cam {peer}", grad_cam(peer), shown=as_grad_cam_shows, bound=1e-3)
         for ours, peer in ONE_BACKWARD.items()
     ),
+    Pair("shapley_cam", "grad-cam ShapleyCAM", grad_cam("ShapleyCAM"), kinds=CNN, shown=as_grad_cam_shows, bound=1e-3),
     *(Pair(ours, f"grad-cam {peer}", grad_cam(peer), differs=SIGN) for ours, peer in EIGEN.items()),
     Pair("finer_cam(grad_cam)", "grad-cam FinerCAM", grad_cam("FinerCAM"),
          differs="each chooses its own other classes"),

@@ -91,7 +91,8 @@ class Pair:
     """A method or metric, and a peer's.
 
     Attributes:
-        recipe: in sightline; ``{count}`` stands for the setting's, ``{samples}`` for four times it, ``{pixels}`` for a
+        recipe: in sightline; ``{count}`` stands for the setting's, ``{samples}`` for four times it,
+            ``{draws}`` for as many with the empty and the full coalition among them, ``{pixels}`` for a
             step of a curve with so many steps, ``{side}`` for a quarter of the image's side, ``{layer}`` for the layer
             of class activation maps.
         peer: package and name there.
@@ -127,7 +128,12 @@ class Pair:
     def text(self, setting: Setting) -> str:
         """Return the recipe with its numbers."""
         side, area = setting.images.shape[-1], setting.images.shape[-2] * setting.images.shape[-1]
-        numbers: dict[str, Any] = {"count": setting.count, "samples": 4 * setting.count, "side": side // 4}
+        numbers: dict[str, Any] = {
+            "count": setting.count,
+            "samples": 4 * setting.count,
+            "draws": 4 * setting.count - 2,
+            "side": side // 4,
+        }
         numbers |= {"pixels": area // setting.count, "layer": setting.adapter.layer()}
         return reduce(_filled, numbers.items(), self.recipe)
 
