@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib.metadata
-import os
 import statistics
 import sys
 import warnings
@@ -35,6 +34,7 @@ import sightline
 WEIGHTS = Path(__file__).parents[2] / "shared" / "weights" / "vit_tiny_patch16_224.safetensors"
 MODELS = {"vit_tiny": 4, "efficientnet_lite0": 4, "resnet50": 2}  # and how many steps or samples are taken on each
 PACKAGES = {"PAIR": "saliency"}  # where a peer is not called as its package is
+WANTED = 0.98  # the least ratio that is good enough
 QUICK = "bundled/shapes-cnn"
 
 
@@ -95,7 +95,7 @@ def measure(pair: Pair, setting: Setting, model: str, rounds: int, budget: float
         jobs.pop("peer", None)
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:100]
     if pair.bare:
-        jobs["bare"] = bare_passes(setting, pair.passes(setting))
+        jobs["bare"] = bare_passes(setting, pair)
     taken = in_turn(jobs, rounds, budget)
     found = ratio(taken["peer"], taken["ours"]) if "peer" in taken else None
     bare = ratio(taken["ours"], taken["bare"]) if "bare" in taken else None
@@ -116,7 +116,7 @@ def chosen(only: list[str], kind: str) -> Iterator[Pair]:
     """Return the pairs that were asked for, whose peer is installed and takes the kind of model."""
     for pair in PAIRS:
         wanted = not only or {pair.name, pair.peer, pair.peer.partition(" ")[0]} & {*only}
-        if wanted and kind in pair.kinds and version(pair.peer):
+        if wanted and kind in pair.kinds and version(pair.peer) and (only or not pair.long):
             yield pair
 
 
@@ -133,6 +133,13 @@ def write(rows: list[Row], path: Path) -> None:
         writer.writerows([names, *sorted(kept.values(), key=lambda cells: (cells[1], cells[2], cells[0]))])
 
 
+def line(found: Row) -> str:
+    """Return a row as it is printed."""
+    interval = f"{found.ratio or '–':>6} ({found.low}–{found.high})"
+    beside = f"bare {found.bare or '–':>5}"
+    return f"{found.model:18} {found.recipe:58} {found.peer:32} {interval:20} {beside} {found.reason}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", default=[], help="a method, metric, peer or package; repeatable")
@@ -143,15 +150,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one round on a small network, to see that all pairs run")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")  # peers warn of hooks and of tensors
-    os.environ["TQDM_DISABLE"] = "1"  # and draw progress bars
     torch.set_num_threads(1)
     models = {"quick": 2} if asked.quick else {name: MODELS[name] for name in asked.model or MODELS}
     for model, count in models.items():
         setting = setting_of(model, count)
         for pair in chosen(asked.only, setting.kind):
             found = measure(pair, setting, model, 1 if asked.quick else asked.rounds, asked.budget)
-            interval = f"{found.ratio or '–':>6} ({found.low}–{found.high})"
-            print(f"{model:18} {found.recipe:58} {found.peer:32} {interval:20} bare {found.bare or '–':>5} {found.reason}", flush=True)
+            print(line(found), flush=True)
             if asked.csv and not asked.quick:
                 write([found], asked.csv)
 

@@ -1,4 +1,4 @@
-"""Write what docs/measured holds into the guides: claims of the papers, the leaderboard, the default panel.
+"""Write what docs/measured holds into the guides: claims of papers, leaderboard, default panel, speed.
 
     python scripts/measured_text.py
 
@@ -177,10 +177,50 @@ def panel(kind: str) -> str:
     return table(heads, cells)
 
 
+# ---- other packages ------------------------------------------------------------------------------------------------
+
+MODELS = {"vit_tiny": "ViT-Tiny", "efficientnet_lite0": "EfficientNet-Lite0", "resnet50": "ResNet-50"}
+
+
+def peers() -> str:
+    """Return how long methods and metrics take beside those of other packages, and beside bare passes."""
+    rows: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in read("peers"):
+        rows.setdefault((row["recipe"].partition("(")[0], row["peer"]), {})[row["model"]] = row
+    heads = ("here", "there", *(f"{name}, peer / ours" for name in MODELS.values()), "ours / bare passes")
+    cells = [
+        (f"`{name}`", peer, *(_ratio(by_model.get(model)) for model in MODELS), _bare(by_model))
+        for (name, peer), by_model in rows.items()
+    ]
+    return table(heads, cells)
+
+
+def _ratio(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    return f"{row['ratio']} ({row['low']}–{row['high']})" if row["ratio"] else "refused"
+
+
+def _bare(by_model: dict[str, Row]) -> str:
+    found = [by_model[model]["bare"] for model in MODELS if model in by_model and by_model[model]["bare"]]
+    return ", ".join(found) or "–"
+
+
+def peer_reasons(least: float = 0.98) -> str:
+    """Return why a peer is faster, for the methods of which the interval says so."""
+    slower: dict[str, list[str]] = {}
+    for row in read("peers"):
+        if row["high"] and float(row["high"]) < least:
+            slower.setdefault(row["reason"], []).append(f"`{row['recipe'].partition('(')[0]}`")
+    return "".join(f"* {', '.join(dict.fromkeys(names))}: {reason}.\n" for reason, names in slower.items())
+
+
 PARTS: dict[str, Callable[[], str]] = {
     **{f"claims-{guide}": (lambda paper=paper: claims_of(paper)) for guide, paper in GUIDES.items()},  # type: ignore[misc]
     "claims": all_claims,
     "claims-overview": overview,
+    "peers": peers,
+    "peer-reasons": peer_reasons,
     **{f"leaderboard-{kind}": (lambda kind=kind: board(kind)) for kind in ("vit", "cnn")},  # type: ignore[misc]
     **{f"agreement-{kind}": (lambda kind=kind: agreement(kind)) for kind in ("vit", "cnn")},  # type: ignore[misc]
     **{f"default-panel-{kind}": (lambda kind=kind: panel(kind)) for kind in ("vit", "cnn")},  # type: ignore[misc]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from pairs.pair import Make, Pair, Setting, as_grad_cam_shows
 from torch import Tensor
 
+from pairs.pair import Make, Pair, Setting, as_grad_cam_shows
 from sightline.extras import require
 
 CNN = ("cnn",)
@@ -80,7 +80,6 @@ ONE_BACKWARD = {
     "xgrad_cam": "XGradCAM",
     "layer_cam": "LayerCAM",
     "fem": "FEM",
-    "shapley_cam": "ShapleyCAM",
 }
 EIGEN = {"eigen_cam": "EigenCAM", "eigen_grad_cam": "EigenGradCAM", "kpca_cam": "KPCA_CAM"}
 
@@ -89,11 +88,13 @@ PAIRS = [
         Pair(ours, f"grad-cam {peer}", grad_cam(peer), shown=as_grad_cam_shows, bound=1e-3)
         for ours, peer in ONE_BACKWARD.items()
     ),
+    Pair("shapley_cam", "grad-cam ShapleyCAM", grad_cam("ShapleyCAM"), kinds=CNN, shown=as_grad_cam_shows, bound=1e-3),
     *(Pair(ours, f"grad-cam {peer}", grad_cam(peer), differs=SIGN) for ours, peer in EIGEN.items()),
-    Pair("finer_cam(grad_cam)", "grad-cam FinerCAM", grad_cam("FinerCAM"), differs="each chooses its own other classes"),
-    Pair("score_cam", "grad-cam ScoreCAM", grad_cam("ScoreCAM"), shown=as_grad_cam_shows, bound=1e-3),
+    Pair("finer_cam(grad_cam)", "grad-cam FinerCAM", grad_cam("FinerCAM"),
+         differs="each chooses its own other classes"),
+    Pair("score_cam", "grad-cam ScoreCAM", grad_cam("ScoreCAM"), shown=as_grad_cam_shows, bound=1e-3, long=True),
     Pair("ablation_cam(variant='pgc')", "grad-cam AblationCAM", grad_cam("AblationCAM"), shown=as_grad_cam_shows,
-         kinds=CNN, bound=1e-3),
+         kinds=CNN, bound=1e-3, long=True),
     Pair("full_grad", "grad-cam FullGrad", full_grad, kinds=CNN, differs="grad-cam takes the biases of fewer layers"),
     Pair("grad_cam", "torchcam GradCAM", torchcam("GradCAM"), kinds=CNN, shown=rectified),
     Pair("grad_cam_pp", "torchcam GradCAMpp", torchcam("GradCAMpp"), kinds=CNN, shown=rectified,
@@ -102,10 +103,9 @@ PAIRS = [
          differs="torchcam divides by another sum"),
     Pair("layer_cam", "torchcam LayerCAM", torchcam("LayerCAM"), kinds=CNN, shown=rectified),
     Pair("is_cam(samples=2, variant='torchcam')", "torchcam ISCAM", torchcam("ISCAM", num_samples=2), kinds=CNN,
-         shown=rectified),
-    Pair("ss_cam(samples=2)", "torchcam SSCAM", torchcam("SSCAM", num_samples=2), kinds=CNN,
+         shown=rectified, long=True),
+    Pair("ss_cam(samples=2)", "torchcam SSCAM", torchcam("SSCAM", num_samples=2), kinds=CNN, long=True,
          differs="each side draws its own random numbers"),
     Pair("smooth_grad_cam_pp(samples={count}, variant='torchcam')", "torchcam SmoothGradCAMpp",
          torchcam("SmoothGradCAMpp", num_samples=count), kinds=CNN, differs="each side draws its own random numbers"),
 ]  # fmt: skip
-

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from pairs.pair import Make, Pair, Setting
 from torch import Tensor
 
 import sightline
+from pairs.pair import Make, Pair, Setting
 from sightline.extras import require
 
 OWN_DRAWS = "each side draws its own random numbers"
@@ -66,12 +66,10 @@ def with_pool(recipe: str) -> Make:
     return make
 
 
-def on_layer(setting_values: Tensor) -> Tensor:
-    """Sum the channels of a layer of a convolutional network."""
-    return setting_values.sum(dim=1)
-
-
-OWN_RULES = "its rules run twice as many elementwise operations as the model; captum's are its own two passes at once"
+INTERCEPTED = (
+    "every call of the network is intercepted, so that a ReLU that is a function, or shared, is changed as well"
+)
+SLOPES = "the slope of every activation is a dozen passes over it, where a convolution is cheap"
 
 CAPTUM = [
     Pair("gradient(at='pixels', variant='abs_max')", "captum Saliency",
@@ -84,11 +82,13 @@ CAPTUM = [
          differs=OWN_DRAWS),
     Pair("gradient_shap(samples=3)", "captum GradientShap", captum("GradientShap", baselines=pool_of, n_samples=3),
          with_pool("gradient_shap"), differs=OWN_DRAWS, bare=True),
-    Pair("deep_lift(at='pixels')", "captum DeepLift", captum("DeepLift"), kinds=CNN, bare=True),
+    Pair("deep_lift(at='pixels')", "captum DeepLift", captum("DeepLift"), kinds=CNN, bare=True, reason=SLOPES),
     Pair("deep_lift_shap(samples=3)", "captum DeepLiftShap", captum("DeepLiftShap", baselines=pool_of),
-         with_pool("deep_lift_shap"), kinds=CNN),
-    Pair("guided_backprop(variant='captum')", "captum GuidedBackprop", captum("GuidedBackprop"), kinds=CNN, bare=True),
-    Pair("deconvnet", "captum Deconvolution", captum("Deconvolution"), kinds=CNN, bare=True),
+         with_pool("deep_lift_shap"), kinds=CNN, reason=SLOPES),
+    Pair("guided_backprop(variant='captum')", "captum GuidedBackprop", captum("GuidedBackprop"), kinds=CNN, bare=True,
+         reason=INTERCEPTED),
+    Pair("deconvnet(variant='captum')", "captum Deconvolution", captum("Deconvolution"), kinds=CNN, bare=True,
+         reason=INTERCEPTED),
     Pair("guided_grad_cam(variant='captum')", "captum GuidedGradCam",
          captum("GuidedGradCam", layer=True, interpolate_mode="bilinear"), kinds=CNN),
     Pair("lrp(preset='captum')", "captum LRP", captum("LRP"), kinds=CNN),
@@ -96,8 +96,9 @@ CAPTUM = [
     Pair("hires_cam", "captum LayerGradientXActivation", captum("LayerGradientXActivation", layer=True), kinds=CNN),
     Pair("conductance(steps={count})", "captum LayerConductance",
          captum("LayerConductance", layer=True, n_steps=count, method="riemann_trapezoid"), kinds=CNN),
-    Pair("internal_influence(steps={count})", "captum InternalInfluence",
-         captum("InternalInfluence", layer=True, n_steps=count, method="gausslegendre"), kinds=CNN),
+    Pair("internal_influence(steps={count}, layer='{layer}')", "captum InternalInfluence",
+         captum("InternalInfluence", layer=True, n_steps=count, method="gausslegendre"), kinds=CNN,
+         differs="constant at the last feature map of most CNNs, where sightline says so and returns zeros"),
 ]  # fmt: skip
 
 
@@ -135,13 +136,14 @@ AS_ZENNIT = "zennit's batch norms and residual sums are canonised only where it 
 ZENNIT = [
     Pair("gradient(at='pixels')", "zennit Gradient", attributor("Gradient"), bare=True),
     Pair("smooth_grad(samples={count}, at='pixels')", "zennit SmoothGrad",
-         attributor("SmoothGrad", noise_level=0.15, n_iter=count), differs=OWN_DRAWS, bare=True),
-    Pair("ig(steps={count}, rule='right')", "zennit IntegratedGradients", attributor("IntegratedGradients", n_iter=count),
-         differs="zennit's points begin at the baseline", bare=True),
+         attributor("SmoothGrad", noise_level=0.15, n_iter=count), differs=OWN_DRAWS, bare=True, batch=1),
+    Pair("ig(steps={count}, rule='right')", "zennit IntegratedGradients",
+         attributor("IntegratedGradients", n_iter=count),
+         differs="zennit's points begin at the baseline", bare=True, batch=1),
     Pair("guided_backprop", "zennit GuidedBackprop", attributor("Gradient", "GuidedBackprop"), kinds=CNN, bare=True,
-         differs=AS_ZENNIT),
+         differs=AS_ZENNIT, reason=INTERCEPTED),
     Pair("deconvnet", "zennit DeconvNet", attributor("Gradient", "DeconvNet"), kinds=CNN, bare=True,
-         differs=AS_ZENNIT),
+         differs=AS_ZENNIT, reason=INTERCEPTED),
     *(
         Pair(f"lrp(composite='{ours}')", f"zennit {name}", attributor("Gradient", name), kinds=CNN, differs=AS_ZENNIT)
         for ours, name in {

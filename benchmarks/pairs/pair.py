@@ -91,8 +91,10 @@ class Pair:
     """A method or metric, and a peer's.
 
     Attributes:
-        recipe: in sightline; ``{count}`` stands for the setting's, ``{samples}`` for four times it, ``{pixels}`` for a
-            step of a curve with so many steps, ``{side}`` for a quarter of the image's side.
+        recipe: in sightline; ``{count}`` stands for the setting's, ``{samples}`` for four times it,
+            ``{draws}`` for as many with the empty and the full coalition among them, ``{pixels}`` for a
+            step of a curve with so many steps, ``{side}`` for a quarter of the image's side, ``{layer}`` for the layer
+            of class activation maps.
         peer: package and name there.
         theirs: makes the peer's job.
         ours: makes our job; by default `explain` with the recipe.
@@ -100,7 +102,9 @@ class Pair:
         shown: turns what our job returns into what the peer's returns.
         differs: why the two sides cannot be compared number by number; empty where they are.
         bound: how far they may differ, of the largest number.
+        batch: how many images at once, where the peer takes another number than the model.
         bare: whether the passes of the model are nearly all there is to do.
+        long: whether it takes minutes on a large layer, and is left out unless asked for.
         reason: why a figure is not what one would want.
     """
 
@@ -112,7 +116,9 @@ class Pair:
     shown: Callable[[Any], Tensor] = lambda found: found.map
     differs: str = ""
     bound: float = 1e-4
+    batch: int | None = None
     bare: bool = False
+    long: bool = False
     reason: str = ""
 
     @property
@@ -122,15 +128,22 @@ class Pair:
     def text(self, setting: Setting) -> str:
         """Return the recipe with its numbers."""
         side, area = setting.images.shape[-1], setting.images.shape[-2] * setting.images.shape[-1]
-        numbers = {"count": setting.count, "samples": 4 * setting.count, "side": side // 4}
-        return reduce(_filled, (numbers | {"pixels": area // setting.count}).items(), self.recipe)
+        numbers: dict[str, Any] = {
+            "count": setting.count,
+            "samples": 4 * setting.count,
+            "draws": 4 * setting.count - 2,
+            "side": side // 4,
+        }
+        numbers |= {"pixels": area // setting.count, "layer": setting.adapter.layer()}
+        return reduce(_filled, numbers.items(), self.recipe)
 
     def job(self, setting: Setting) -> Callable[[], Any]:
         """Return our job."""
         if self.ours is not None:
             return self.ours(setting)
         recipe = self.text(setting)
-        return lambda: sightline.explain(setting.adapter, setting.images, recipe, target=setting.target)
+        model = setting.adapter if self.batch is None else setting.adapter.with_facts(batch=self.batch)
+        return lambda: sightline.explain(model, setting.images, recipe, target=setting.target)
 
     def passes(self, setting: Setting) -> Passes:
         """Return the passes that our side declares, for all images."""
@@ -139,14 +152,15 @@ class Pair:
         return built.cost(setting.adapter) * len(setting.images)  # type: ignore[no-any-return]
 
 
-def _filled(recipe: str, number: tuple[str, int]) -> str:
+def _filled(recipe: str, number: tuple[str, Any]) -> str:
     return recipe.replace(f"{{{number[0]}}}", str(number[1]))
 
 
-def bare_passes(setting: Setting, passes: Passes) -> Callable[[], None]:
-    """Return a job that spends as many passes, as many images at once, and does nothing else."""
+def bare_passes(setting: Setting, pair: Pair) -> Callable[[], None]:
+    """Return a job that spends as many passes as our side, as many images at once, and does nothing else."""
+    passes = pair.passes(setting)
     forward, backward = round(passes.forward), round(passes.backward)
-    size = min(max(forward, 1), setting.adapter.batch)
+    size = min(max(forward, 1), pair.batch or setting.adapter.batch)
     batch = setting.images[:1].expand(size, -1, -1, -1).contiguous()
 
     def work(rows: slice) -> None:

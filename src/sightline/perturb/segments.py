@@ -26,8 +26,7 @@ class Segments:
     labels: Tensor
 
     def __post_init__(self) -> None:
-        used = self.labels.unique() if self.labels.ndim == 2 else self.labels
-        if self.labels.ndim != 2 or not torch.equal(used, torch.arange(len(used), device=used.device)):
+        if self.labels.ndim != 2 or not _counts_up(self.labels):
             raise ShapeError(
                 f"got labels of shape {tuple(self.labels.shape)}; segments need (height, width) whole numbers "
                 "that run from 0 without a gap"
@@ -72,6 +71,14 @@ class Segments:
     def paint(self, values: Tensor) -> Tensor:
         """Give every pixel the value of its segment."""
         return values[self.labels]
+
+
+def _counts_up(labels: Tensor) -> bool:
+    """Tell whether whole numbers run from 0 without a gap."""
+    if labels.dtype != torch.int64 or not labels.numel():
+        return torch.equal(labels.unique(), torch.arange(len(labels.unique()), device=labels.device))
+    low, high = labels.aminmax()
+    return bool(low == 0) and bool(high < labels.numel()) and bool(labels.flatten().bincount().all())
 
 
 def grid_segments(

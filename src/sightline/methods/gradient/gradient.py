@@ -206,8 +206,10 @@ class SmoothGrad(MultiTarget):
             pairs, grid = values_and_gradients(model, noisy, [target.take(rows) for target in targets], self.at)
             for index, of_target in enumerate(pairs):
                 gradients = [gradient.unflatten(0, (len(images), -1)) for _, gradient in of_target]
-                first[index] = _add(first[index], [g.sum(dim=1) / self.samples for g in gradients])
-                second[index] = _add(second[index], [g.square().sum(dim=1) / self.samples for g in gradients])
+                if self.variant != "squared":
+                    first[index] = _add(first[index], [g.sum(dim=1) / self.samples for g in gradients])
+                if self.variant != "mean":
+                    second[index] = _add(second[index], [g.square().sum(dim=1) / self.samples for g in gradients])
         at = tokens_or_pixels(model, self.at)
         how: Reduction | None = None if self.variant == "mean" else "sum"
         moments = [self._moment(a, b) for a, b in zip(first, second, strict=True)]

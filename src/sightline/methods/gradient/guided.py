@@ -37,18 +37,24 @@ class GuidedPass:
     seen: Mapping[str, Tensor]
     relus: Guided
 
-    def guided_gradient(self, target: Target) -> Tensor:
-        """Return the guided gradient at the pixels, its channels summed."""
-        return self._backward(target, {"image": self.pixels}, guiding=True)["image"].sum(dim=1)
+    def guided_gradient(self, target: Target, *, last: bool = False) -> Tensor:
+        """Return the guided gradient at the pixels, its channels summed; after the `last` the graph is given up."""
+        return self._backward(target, {"image": self.pixels}, guiding=True, last=last)["image"].sum(dim=1)
+
+    def guided_gradients(self, targets: Sequence[Target]) -> list[Tensor]:
+        """Return the guided gradient of each target; the graph is given up."""
+        return [self.guided_gradient(target, last=number == len(targets)) for number, target in enumerate(targets, 1)]
 
     def gradients(self, target: Target) -> dict[str, Tensor]:
         """Return the gradients at the captured sites."""
         return self._backward(target, self.seen, guiding=False)
 
-    def _backward(self, target: Target, seen: Mapping[str, Tensor], *, guiding: bool) -> dict[str, Tensor]:
+    def _backward(
+        self, target: Target, seen: Mapping[str, Tensor], *, guiding: bool, last: bool = False
+    ) -> dict[str, Tensor]:
         self.relus.guiding = guiding
         with torch.enable_grad():
-            return self.model.gradients(target(self.logits), seen, retain=True)
+            return self.model.gradients(target(self.logits), seen, retain=not last)
 
 
 def guided_pass(model: Adapter, images: Tensor, variant: str, *sites: str, gated: bool = True) -> GuidedPass:
@@ -97,7 +103,7 @@ class GuidedBackprop(MultiTarget):
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         run = guided_pass(model, images, self.variant)
-        return [Attribution(run.guided_gradient(target)[None], pixel_grid(images)) for target in targets]
+        return [Attribution(values[None], pixel_grid(images)) for values in run.guided_gradients(targets)]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, count)
@@ -131,7 +137,7 @@ class Deconvnet(MultiTarget):
         self, model: Adapter, images: Tensor, targets: Sequence[Target], *, every_layer: bool = False
     ) -> list[Attribution]:
         run = guided_pass(model, images, self.variant, gated=False)
-        return [Attribution(run.guided_gradient(target)[None], pixel_grid(images)) for target in targets]
+        return [Attribution(values[None], pixel_grid(images)) for values in run.guided_gradients(targets)]
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, count)

@@ -76,7 +76,8 @@ class IntegratedGradients(MultiTarget):
             rows, steps = index // self.steps, index % self.steps
             images = [place // self.steps for place in range(part.start, part.stop)]
             shape = (-1, *[1] * (end.ndim - 1))
-            points = baseline[rows] + nodes[steps].view(shape) * difference[rows]
+            below, along = (baseline, difference) if len(end) == 1 else (baseline[rows], difference[rows])
+            points = below + nodes[steps].view(shape) * along
             gradients = self._gradients(model, points, [target.take(images) for target in targets])
             for total, gradient in zip(totals, gradients, strict=True):
                 total.index_add_(0, rows, gradient * weights[steps].view(shape))

@@ -140,7 +140,7 @@ def masked_scores(
         for row, some in split_by_image(part, counts):
             masked.append(torch.where(masks(row, some)[:, None], images[row], fill[row]))
             rows += [row] * len(masked[-1])
-        logits = model(torch.cat(masked))
+        logits = model(masked[0] if len(masked) == 1 else torch.cat(masked))
         return torch.stack([read_scores(model, target.take(rows), logits) for target in targets])
 
     with torch.no_grad():

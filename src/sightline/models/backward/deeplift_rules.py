@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from sightline.models.backward.custom import custom_backward, named, run, split_input, unchanged
+from sightline.models.backward.custom import custom_backward, named, run, split_input, tensors, unchanged
 
 SMALL = 1e-10  # differences below this share of the values, or of one, are too small to divide by
 
@@ -43,11 +44,14 @@ def with_backward_of(value: Tensor, surrogate: Tensor) -> Tensor:
     return custom_backward(lambda: value, unchanged, surrogate.to(value.dtype))
 
 
-def elementwise(x: Paired, function: Callable[[Tensor], Tensor]) -> Paired:
-    r"""Apply an elementwise function; its multiplier is the slope :math:`(f(x) - f(x')) / (x - x')`."""
+def elementwise(x: Paired, function: Callable[[Tensor], Tensor], *, alike: bool = True) -> Paired:
+    r"""Apply an elementwise function; its multiplier is the slope :math:`(f(x) - f(x')) / (x - x')`.
+
+    `alike` says that it does the same to every value, wherever that stands.
+    """
     inside = x.image.detach()
     value, low = function(inside.clone()), function(x.baseline.clone())
-    slope = _slope(Paired(inside, x.baseline), Paired(value, low), function)
+    slope = _slope(Paired(inside, x.baseline), Paired(value, low), function, alike=alike)
     return Paired(_multiplied(value, x.image, slope), low)
 
 
@@ -68,17 +72,32 @@ def _multiplied(value: Tensor, x: Tensor, multiplier: Tensor) -> Tensor:
     return custom_backward(lambda: value, lambda gradient, saved: (gradient * saved,), x, saved=(multiplier,))
 
 
-def _slope(x: Paired, y: Paired, function: Callable[[Tensor], Tensor]) -> Tensor:
-    difference = _difference(x)
-    small = _is_small(difference, *x, *y)
-    slope = (y.image - y.baseline) / torch.where(small, 1.0, difference)
-    if not small.any():
+def _slope(x: Paired, y: Paired, function: Callable[[Tensor], Tensor], *, alike: bool) -> Tensor:
+    difference = x.image - x.baseline
+    slope = (y.image - y.baseline).div_(difference)
+    large = difference.abs_() > _least(difference.dtype)  # whatever the values are; only where it is not, they matter
+    if large.all():
         return slope
-    with torch.enable_grad():
-        leaf = x.image.clone().requires_grad_()
-        (local,) = torch.autograd.grad(function(leaf.clone()).sum(), leaf)
+    few = large.logical_not_().flatten().nonzero()[:, 0]
+    return slope.flatten().index_copy_(0, few, _small_slope(x, y, few, function, alike=alike)).view(slope.shape)
+
+
+def _small_slope(x: Paired, y: Paired, few: Tensor, function: Callable[[Tensor], Tensor], *, alike: bool) -> Tensor:
+    """Return the slope at some places whose difference is small: the derivative where it is too small to divide by."""
+    inside, outside = (each.apply(lambda t: t.flatten()[few]) for each in (x, y))
+    difference = _difference(inside)
+    small = _is_small(difference, *inside, *outside)
+    slope = (outside.image - outside.baseline) / torch.where(small, 1.0, difference)
+    local = _derivative(function, inside.image) if alike else _derivative(function, x.image).flatten()[few]
     # an infinite slope, as a root has at zero, would be multiplied by a difference of zero
     return torch.where(small, local.nan_to_num(0, 0, 0), slope)
+
+
+def _derivative(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    with torch.enable_grad():
+        leaf = values.clone().requires_grad_()
+        (local,) = torch.autograd.grad(function(leaf.clone()).sum(), leaf)
+    return local
 
 
 def _difference(x: Paired) -> Tensor:
@@ -88,8 +107,13 @@ def _difference(x: Paired) -> Tensor:
 
 def _is_small(difference: Tensor, *values: Tensor) -> Tensor:
     """Tell where a difference is too small, against the values it is a difference of or against one, to divide by."""
-    size = torch.stack([value.abs() for value in values]).amax(dim=0).clamp(max=1)
-    return difference.abs() <= max(SMALL, torch.finfo(difference.dtype).eps) * size
+    size = reduce(torch.maximum, (value.abs() for value in values)).clamp_(max=1)
+    return difference.abs() <= size.mul_(_least(difference.dtype))
+
+
+def _least(dtype: torch.dtype) -> float:
+    """Return the largest difference that can be too small: that of values of one and more."""
+    return max(SMALL, torch.finfo(dtype).eps)
 
 
 def bilinear(function: Callable[[Tensor, Tensor], Tensor], a: Paired, b: Paired) -> Paired:
@@ -152,7 +176,8 @@ def elementwise_call(func: Callable[..., Any], call: Call, baseline: Call) -> Te
     """Any elementwise call."""
     x, rest, options = split_input(*call)
     low, _, _ = split_input(*baseline)
-    return elementwise(Paired(x, low), lambda t: func(t, *rest, **options)).image
+    alike = not any(True for _ in tensors((rest, options)))  # a PReLU has a slope for each channel
+    return elementwise(Paired(x, low), lambda t: func(t, *rest, **options), alike=alike).image
 
 
 def product(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:

@@ -78,7 +78,7 @@ class _GuidedReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, maximum: float, in_place: bool, mode: Guided) -> Tensor:
         ctx.mode = mode
-        ctx.save_for_backward((x > 0) & (x < maximum))
+        ctx.save_for_backward((x > 0).logical_and_(x < maximum))
         if not in_place:
             return x.clamp(0, maximum)
         ctx.mark_dirty(x)
@@ -87,6 +87,7 @@ class _GuidedReLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         (active,) = ctx.saved_tensors
-        gradient = gradients[0].clamp(min=0) if ctx.mode.guiding else gradients[0]
-        passed = gradient if ctx.mode.guiding and not ctx.mode.gated else gradient * active
-        return passed, None, None, None
+        if not ctx.mode.guiding:
+            return gradients[0] * active, None, None, None
+        positive = gradients[0].clamp(min=0)
+        return positive.mul_(active) if ctx.mode.gated else positive, None, None, None
