@@ -91,10 +91,12 @@ class Rules:
     def linear(self, x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
         positive, negative = x.clamp(min=0), x.clamp(max=0)
         weight_p, weight_n = weight.clamp(min=0), weight.clamp(max=0)
-        sums = [F.linear(positive, weight_p), F.linear(negative, weight_n)]
-        sums = [sums[0] + sums[1]] * 2 if self.joint else sums
-        share_p, share_n = (divide(relevance, z) for z in sums)
-        return positive * (share_p @ weight_p) + negative * (share_n @ weight_n)
+        sums = F.linear(positive, weight_p), F.linear(negative, weight_n)
+        if self.joint:  # a sum is never negative, and where it is zero there is nothing to distribute to
+            share_p = share_n = relevance / sums[0].add_(sums[1]).add_(1e-9)
+        else:
+            share_p, share_n = (divide(relevance, z) for z in sums)
+        return (share_p @ weight_p).mul_(positive).addcmul_(share_n @ weight_n, negative)
 
     def add(self, a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
         share = divide(relevance, a + b)
@@ -109,10 +111,10 @@ class Rules:
     def product(self, a: Tensor, b: Tensor, product: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
         """Distribute the relevance of ``a @ b`` over both."""
         share = divide(relevance, product)
-        return a * (share @ b.transpose(-1, -2)) / 2, b * (a.transpose(-1, -2) @ share) / 2
+        return (share @ b.mT).mul_(a).mul_(0.5), (a.mT @ share).mul_(b).mul_(0.5)
 
     def clone(self, x: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        return x * (divide(first, x) + divide(second, x))
+        return divide(first + second, x).mul_(x)
 
     def attention_relevance(self, traces: Sequence[Trace], relevance: Tensor, depth: int) -> Iterator[Tensor]:
         """Yield the relevance of each block's probabilities, (batch, head, to, from), from the last block down."""
