@@ -11,8 +11,8 @@ from sightline.models.shared_passes import SharedPasses, shared, sharing
 
 VIT = [
     "raw_attention", "rollout", "grad_rollout", "gae", "plus(gae)", "libra(gae)", "grad_sam", "att_ixg", "att_cat",
-    "cat", "att_ig", "tam", "t_attn", "bi_attn", "grad_cam", "hires_cam", "layer_cam", "gradient", "ixg", "plus(libra(ixg))",
-    "att_in", "globenc", "alti", "var(gae)",
+    "cat", "att_ig", "tam", "t_attn", "bi_attn", "grad_cam", "hires_cam", "layer_cam", "gradient", "ixg",
+    "plus(libra(ixg))", "att_in", "globenc", "alti", "var(gae)",
 ]  # fmt: skip
 CNN = ["grad_cam", "hires_cam", "xgrad_cam", "layer_cam", "gradient", "ixg", "libra(ixg)", "smooth_grad(samples=2)"]
 

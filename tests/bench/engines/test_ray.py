@@ -180,6 +180,25 @@ def test_a_cluster_where_nothing_lives_is_told_and_not_asked_for_ever(monkeypatc
     assert len(asked) == started_actors
 
 
+@pytest.mark.parametrize(
+    ("device", "resources", "room"),
+    [
+        ("cpu", [{"CPU": 5.0}, {"CPU": 2.0, "GPU": 1.0}, {}], 3),
+        ("cuda", [{"CPU": 8.0, "GPU": 3.0}, {"CPU": 2.0, "GPU": 4.0}, {"CPU": 8.0}], 4),
+        ("cpu", [{"GPU": 8.0}, {"CPU": 1.0}], "has 2 processors"),
+        ("cuda", [{"CPU": 8.0}], "has a GPU, which the plan's device needs"),
+    ],
+)
+def test_there_is_a_worker_for_every_processor_or_gpu_of_the_cluster(monkeypatch, device, resources, room):
+    engine = ray_engine.RayEngine(RunConfig("shapes", threads=2, device=device))
+    monkeypatch.setattr(engine, "_nodes", lambda: [{"Resources": own} for own in resources])
+    if isinstance(room, int):
+        assert engine._room() == room
+        return
+    with pytest.raises(InputError, match=f"{room}.*give --workers where the cluster starts nodes by itself"):
+        engine._room()
+
+
 # ---- clusters that `ray start` has started ---------------------------------------------------------------------------
 
 

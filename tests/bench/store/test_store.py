@@ -315,3 +315,8 @@ def test_parts_are_the_rows_by_model_and_metric(tmp_path, monkeypatch, layout):
     ]  # fmt: skip
     order = ["model", "recipe", "metric", "image"]
     pd.testing.assert_frame_equal(pd.concat(parts).sort_values(order, ignore_index=True), wanted)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SightlineWarning)
+        compact_parts = list(read_parts(tmp_path, compact=True))
+    same = pd.concat(compact_parts).sort_values(order, ignore_index=True)
+    pd.testing.assert_frame_equal(same.astype(wanted.dtypes.to_dict()).assign(curve=wanted["curve"]), wanted)

@@ -10,9 +10,10 @@ import pytest
 from tests.report import invented
 from typer.testing import CliRunner
 
+from sightline.bench.store.compact import compact
 from sightline.cli.main import app
 from sightline.errors import InputError, OutputError, SightlineWarning
-from sightline.report.benchmark import benchmark_report, write_report
+from sightline.report.benchmark import assemble, benchmark_report, write_report
 from sightline.report.benchmark.provenance import packages
 from sightline.report.benchmark.sanity import sanity_results, sanity_tables
 
@@ -51,6 +52,31 @@ def test_by_default_the_page_lies_in_the_store(store):
     report = write_report(store, gallery=0, resamples=50)
     assert report.files[0] == store / "report" / "index.html"
     assert report.files[0].is_file()
+
+
+def test_the_page_of_a_large_run_is_drawn_from_its_first_images_and_says_so(store, tmp_path, monkeypatch):
+    whole = write_report(store, tmp_path / "whole", gallery=0, resamples=50)
+    monkeypatch.setattr(assemble, "MOST_ROWS", len(whole.rows) // 4)
+    monkeypatch.setattr(assemble, "FEWEST_IMAGES", 1)
+    large = write_report(store, tmp_path / "large", gallery=0, resamples=50)
+    chosen = set(large.manifest.images[:2])
+    shown = large.page_rows[large.page_rows["flag"].fillna("") == ""]
+    assert chosen <= set(shown["image"]) < set(whole.rows["image"])
+    flagged = [frame[frame["flag"].fillna("") != ""]["value"].size for frame in (whole.rows, large.page_rows)]
+    assert flagged[0] == flagged[1] > 0
+    assert large.warnings[-1].startswith("the run is large: curves, gallery and sanity verdicts are drawn from 2 of 8")
+    assert large.table == whole.table
+    assert "8 images" in large.files[0].read_text()
+
+
+def test_a_run_whose_units_are_all_folded_has_a_page_with_its_dates(store):
+    for path in sorted((store / "units").rglob("*.parquet")):
+        if b"failed" in path.read_bytes():
+            path.unlink()
+    compact(str(store))
+    assert not list((store / "units").rglob("*.parquet"))
+    page = write_report(store, gallery=0, resamples=50).files[0].read_text()
+    assert " UTC" in page
 
 
 def test_the_packages_that_took_part_are_named():

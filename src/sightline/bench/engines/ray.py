@@ -130,13 +130,7 @@ class RayEngine(TaskEngine, AbstractContextManager["RayEngine"]):
             self._connect()
         try:
             self._node = self.ray.get_runtime_context().get_node_id()
-            room = [int(node["Resources"].get("CPU", 0) // self.config.threads) for node in self._nodes()]
-            if not any(room):
-                raise InputError(
-                    f"no node of the Ray cluster has {self.config.threads} processors, which the plan's threads need; "
-                    "set threads = 1, or start the nodes with --num-cpus"
-                )
-            self.max_workers = self.max_workers or sum(room)
+            self.max_workers = self.max_workers or self._room()
         except BaseException:
             self.__exit__()
             raise
@@ -178,6 +172,33 @@ class RayEngine(TaskEngine, AbstractContextManager["RayEngine"]):
 
     def _init(self, **options: Any) -> None:
         self.ray.init(log_to_driver=False, logging_level="ERROR", **options)
+
+    def _room(self) -> int:
+        """Return how many workers the nodes have room for: by processors, and by GPUs where models run on them.
+
+        A cluster that starts nodes when they are asked for has room for any number: then the user says how many.
+        """
+        threads = self.config.threads
+        nodes = [node["Resources"] for node in self._nodes()]
+        room = [(int(node.get("CPU", 0) // threads), int(node.get("GPU", 0))) for node in nodes]
+        if not any(by_processors for by_processors, _ in room):
+            raise InputError(
+                f"no node of the Ray cluster has {threads} processors, which the plan's threads need; set threads = 1, "
+                "start the nodes with --num-cpus, or give --workers where the cluster starts nodes by itself"
+            )
+        if not self._gpus:
+            return sum(by_processors for by_processors, _ in room)
+        if not any(map(min, room)):
+            raise InputError(
+                "no node of the Ray cluster has a GPU, which the plan's device needs; set device = 'cpu', start the "
+                "nodes with --num-gpus, or give --workers where the cluster starts nodes by itself"
+            )
+        return sum(map(min, room))
+
+    @property
+    def _gpus(self) -> int:
+        """How many GPUs a worker needs."""
+        return 1 if self.config.device.startswith("cuda") else 0
 
     def _nodes(self) -> list[dict[str, Any]]:
         """Return the nodes that are alive."""
@@ -264,7 +285,7 @@ class RayEngine(TaskEngine, AbstractContextManager["RayEngine"]):
             self.ray.remote(RayWorker)
             .options(
                 num_cpus=self.config.threads,
-                num_gpus=1 if self.config.device.startswith("cuda") else 0,
+                num_gpus=self._gpus,
                 runtime_env={"env_vars": self._variables()},
                 scheduling_strategy="SPREAD",
                 max_restarts=0,

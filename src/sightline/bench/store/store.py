@@ -18,13 +18,14 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sightline.bench.stats.reduce import reduction_of
 from sightline.bench.store.packs import INDEX, ROWS, PackIndex
 from sightline.bench.store.rows import decode
 from sightline.bench.store.store_files import StoreFiles
@@ -210,17 +211,18 @@ def _reason(error: BaseException) -> str:
 # ---- all rows ------------------------------------------------------------------------------------------------------
 
 
-def read_rows(store: str | os.PathLike[str], run: str | None = None) -> Any:
+def read_rows(store: str | os.PathLike[str], run: str | None = None, *, images: Collection[str] | None = None) -> Any:
     """Return the rows of a store as a pandas frame, sorted by model, recipe, metric and image.
 
     Args:
         store: a folder or an fsspec url.
         run: a plan's name; by default the rows of the plan that the store was last run with, and only those.
+        images: ids of those whose units alone are read, of the plan that the store was last run with; all by default.
 
     A file that cannot be read is named in a warning and left out.
     """
     opened = Store(os.fspath(store))
-    table = read_units(opened, sorted(_keys_of(opened, run)))
+    table = read_units(opened, sorted(_keys_of(opened, run, images)))
     frame = table.to_pandas(types_mapper=_types().get)
     frame = frame if run is None else frame[frame["run"] == run]
     order = ["model", "recipe", "metric", "image"]
@@ -229,15 +231,21 @@ def read_rows(store: str | os.PathLike[str], run: str | None = None) -> Any:
     return frame.sort_values(order, kind="stable", ignore_index=True)
 
 
-def read_parts(store: str | os.PathLike[str], run: str | None = None) -> Iterator[Any]:
+def read_parts(store: str | os.PathLike[str], run: str | None = None, *, compact: bool = False) -> Iterator[Any]:
     """Yield the rows that `read_rows` returns, a pandas frame for each model and metric, in their order.
 
     Of a folder whose units are folded only one such frame is held at a time.
+
+    Args:
+        store: a folder or an fsspec url.
+        run: a plan's name, as `read_rows` takes it.
+        compact: whether a frame holds equal texts once, and curves only where a metric's statistic is made of them, so
+            that it takes a fraction of the memory; for tables.
     """
     opened, told = Store(os.fspath(store)), set()
     if opened.folder is not None and opened.files.exists(opened.path(PLAN)) and run in (None, opened.manifest().name):
         with suppress(require("duckdb").Error):  # a damaged file: all units are read then, and it is named
-            for cell, part in _read_parts(opened, sorted(_keys_of(opened, run))):
+            for cell, part in _read_parts(opened, sorted(_keys_of(opened, run)), compact=compact):
                 told.add(cell)
                 yield part
             return
@@ -246,16 +254,24 @@ def read_parts(store: str | os.PathLike[str], run: str | None = None) -> Iterato
             yield part
 
 
-def _read_parts(store: Store, keys: list[str]) -> Iterator[tuple[tuple[str, str], Any]]:
+def _read_parts(store: Store, keys: list[str], *, compact: bool) -> Iterator[tuple[tuple[str, str], Any]]:
     """Read the parts of a folder one by one."""
     if sum(key not in store.packs.units for key in keys) > FEW:
         raise require("duckdb").Error("too many files to open them again and again")
     for model in sorted(store.manifest().models, key=lambda model: model.model):
         for metric in sorted(model.metrics):
             store.packs.refresh()
-            table = read_part(store, keys, model.model, metric)
+            curves = not compact or reduction_of(metric).needs_curves
+            table = read_part(store, keys, model.model, metric, encoded=compact, curves=curves)
             if len(table):
-                yield (model.model, metric), table.to_pandas(types_mapper=_types().get)
+                yield (model.model, metric), _as_frame(table)
+
+
+def _as_frame(table: Any) -> Any:
+    """Return a table as a pandas frame; equal texts of an encoded one are one object each."""
+    frame = table.to_pandas(types_mapper=_types().get)
+    texts = [name for name in frame.columns if frame[name].dtype.name == "category"]
+    return frame.assign(**{name: frame[name].astype(object) for name in texts})
 
 
 def _types() -> dict[Any, Any]:
@@ -263,7 +279,7 @@ def _types() -> dict[Any, Any]:
     return {arrow.int64(): pandas.Int64Dtype()}
 
 
-def _keys_of(store: Store, run: str | None) -> set[str]:
+def _keys_of(store: Store, run: str | None, images: Collection[str] | None = None) -> set[str]:
     """Return the keys of the units to read: those of the manifest, or all where another run is asked for."""
     there = store.keys()
     if not store.files.exists(store.path(PLAN)):
@@ -271,7 +287,11 @@ def _keys_of(store: Store, run: str | None) -> set[str]:
             store.manifest()  # says what is wrong
         return there
     manifest = store.manifest()
-    return there & {slot.key for slot in slots_of(manifest)} if run in (None, manifest.name) else there
+    if run not in (None, manifest.name):
+        return there
+    wanted = None if images is None else set(images)
+    chosen = [wanted is None or not wanted.isdisjoint(chunk.images) for chunk in manifest.chunks]
+    return there & {slot.key for slot in slots_of(manifest) if chosen[slot.chunk]}
 
 
 def read_maps(store: str | os.PathLike[str], unit: str) -> dict[str, Any]:

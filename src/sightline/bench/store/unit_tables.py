@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sightline.bench.store.rows import complete_columns, schema
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["read_packed", "read_part", "read_units"]
 
 DAMAGED = "it is damaged or cut short"
+BATCH = 100_000  # rows that are read at a time where they are encoded
 LOOKS = 4  # times that units are looked for again when they are folded while they are read
 
 
@@ -36,36 +37,82 @@ def read_units(store: Store, keys: Sequence[str]) -> Any:
     return arrow.concat_tables([schema().empty_table(), *tables])
 
 
-def read_part(store: Store, keys: Sequence[str], model: str, metric: str) -> Any:
+def read_part(
+    store: Store, keys: Sequence[str], model: str, metric: str, *, encoded: bool = False, curves: bool = True
+) -> Any:
     """Read the rows of one model and metric from units of a folder; no others are held in memory.
+
+    Args:
+        store: a folder.
+        keys: of the units.
+        model: its id.
+        metric: its recipe.
+        encoded: whether texts are encoded by dictionaries, since most of them are the same in many rows.
+        curves: whether curves are read; they are missing else.
 
     Raises:
         duckdb.Error: a file is damaged, or was folded into a pack meanwhile.
     """
-    return _query(store, keys, "where model = $model and metric = $metric", {"model": model, "metric": metric})
+    chosen = _Query(
+        "where model = $model and metric = $metric", (("model", model), ("metric", metric)), encoded, curves
+    )
+    return _query(store, keys, chosen)
 
 
-def _query(store: Store, keys: Sequence[str], where: str = "", values: Mapping[str, str] = MappingProxyType({})) -> Any:
+@dataclass(frozen=True)
+class _Query:
+    """Which rows are read, and how."""
+
+    where: str = ""
+    values: tuple[tuple[str, str], ...] = ()
+    encoded: bool = False
+    curves: bool = True
+
+    def columns(self, rows: str, *, without: str = "") -> str:
+        replaced = "" if self.curves else " replace (null::double[] as curve)"
+        return f"{rows}*{f' exclude ({without})' if without else ''}{replaced}"
+
+
+def _query(store: Store, keys: Sequence[str], asked: _Query = _Query()) -> Any:
     """Read units of a folder by DuckDB."""
     arrow, duckdb = require("pyarrow"), require("duckdb")
     packed = {store.path(name): units for name, units in store.packs.files_of(keys).items()}
     loose = [store.unit_path(key) for key in keys if key not in store.packs.units]
-    tables = [schema().empty_table()]
+    tables = [_encoded(schema().empty_table()) if asked.encoded else schema().empty_table()]
     with duckdb.connect(":memory:") as base:
         if loose:
-            query = f"select * from read_parquet($files, union_by_name = true) {where}"
-            tables.append(complete_columns(base.sql(query, params={"files": loose, **values}).to_arrow_table()))
+            query = f"select {asked.columns('')} from read_parquet($files, union_by_name = true) {asked.where}"
+            tables += _collected(base.sql(query, params={"files": loose, **dict(asked.values)}), encoded=asked.encoded)
         if packed:
             pairs = [(path, unit) for path, units in packed.items() for unit in units]
             columns = [list(column) for column in zip(*pairs, strict=True)]
             base.register("wanted", arrow.table(columns, ["wanted_file", "wanted_unit"]))
             query = (
-                "select rows.* exclude (filename) from read_parquet($files, filename = true) as rows semi join wanted "
-                f"on rows.filename = wanted_file and rows.unit = wanted_unit {where}"
+                f"select {asked.columns('rows.', without='filename')} from read_parquet($files, filename = true) as "
+                f"rows semi join wanted on rows.filename = wanted_file and rows.unit = wanted_unit {asked.where}"
             )
-            files = {"files": list(packed)}
-            tables.append(complete_columns(base.sql(query, params=files | dict(values)).to_arrow_table()))
-    return arrow.concat_tables(tables)
+            params = {"files": list(packed), **dict(asked.values)}
+            tables += _collected(base.sql(query, params=params), encoded=asked.encoded)
+    joined = arrow.concat_tables(tables)
+    return joined.unify_dictionaries() if asked.encoded else joined
+
+
+def _collected(found: Any, *, encoded: bool) -> Iterator[Any]:
+    """Yield what a query finds; in batches, each encoded before the next is read, where that is asked for."""
+    if not encoded:
+        yield complete_columns(found.to_arrow_table())
+        return
+    arrow = require("pyarrow")
+    for batch in found.to_arrow_reader(BATCH):
+        yield _encoded(complete_columns(arrow.Table.from_batches([batch])))
+
+
+def _encoded(table: Any) -> Any:
+    """Return a table whose texts are encoded by dictionaries."""
+    for place, name in enumerate(table.column_names):
+        if table.schema.types[place] == require("pyarrow").string():
+            table = table.set_column(place, name, table[name].dictionary_encode())
+    return table
 
 
 def _read_packs(store: Store, keys: Sequence[str]) -> Iterator[Any]:

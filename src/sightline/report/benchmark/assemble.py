@@ -22,6 +22,7 @@ from sightline.bench.tables.table import Table, make_table
 from sightline.bench.unit import Manifest
 from sightline.bench.unit_slots import slots_of
 from sightline.errors import InputError, SightlineError
+from sightline.extras import require
 from sightline.report.benchmark import provenance
 from sightline.report.benchmark.gallery_loading import gallery_images, gallery_metric, load_view
 from sightline.report.benchmark.page import BenchmarkPage, write_benchmark
@@ -29,6 +30,9 @@ from sightline.report.benchmark.row_summary import RowSummary
 from sightline.report.benchmark.sanity import sanity_results
 
 __all__ = ["BenchmarkReport", "assemble_page", "benchmark_report", "write_report"]
+
+MOST_ROWS = 500_000  # of which the page of a run is drawn; a larger run shows its first images
+FEWEST_IMAGES = 64
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,10 +66,41 @@ class BenchmarkReport:
         """A pandas frame, one row per image, recipe and metric; read when it is asked for, since it may be large."""
         return read_rows(self.store, self.run)
 
+    @cached_property
+    def page_rows(self) -> Any:
+        """The rows behind the page's curves, gallery and failures: all, or of a large run those of its first images.
+
+        Rows with a flag are among them whatever their image.
+        """
+        if not self._is_large or self.manifest is None:
+            return self.rows
+        first = read_rows(self.store, self.run, images=self._first_images)
+        flagged = [part.astype(first.dtypes.to_dict()) for part in self.summary.flagged if len(part)]
+        joined = require("pandas").concat([first, *flagged], ignore_index=True)
+        order = ["model", "recipe", "metric", "image"]
+        return joined.drop_duplicates([*order, "unit"]).sort_values(order, kind="stable", ignore_index=True)
+
+    @property
+    def _is_large(self) -> bool:
+        return self.manifest is not None and self.summary.rows > MOST_ROWS
+
+    @property
+    def _first_images(self) -> tuple[str, ...]:
+        """The images that the page of a large run shows."""
+        images = self.manifest.images if self.manifest else ()
+        return images[: max(len(images) * MOST_ROWS // max(self.summary.rows, 1), FEWEST_IMAGES)]
+
     @property
     def warnings(self) -> list[str]:
         """What a reader must know before relying on the numbers, in sentences."""
-        return _warnings(self.counts, self.summary)
+        sentences = _warnings(self.counts, self.summary)
+        if self._is_large:
+            shown, total = len(self._first_images), self.counts["images"]
+            sentences.append(
+                f"the run is large: curves, gallery and sanity verdicts are drawn from {shown:,} of {total:,} images; "
+                "tables, intervals and tests are of all"
+            )
+        return sentences
 
     @property
     def packages(self) -> list[dict[str, str]]:
@@ -110,7 +145,7 @@ def benchmark_report(
     """
     url = os.fspath(store)
     summary = RowSummary()
-    table = make_table(summary.watch(read_parts(url, run)), resamples=resamples)
+    table = make_table(summary.watch(read_parts(url, run, compact=True)), resamples=resamples)
     if not summary.units:
         of_run = f" of the run {run!r}" if run else ""
         raise InputError(f"{url} holds no finished unit{of_run}; `sightline bench resume` goes on")
@@ -140,7 +175,7 @@ def write_report(
 
 def assemble_page(report: BenchmarkReport, *, gallery: int = 16) -> BenchmarkPage:
     """Gather what the page shows; the gallery loads each model's preprocessing and the data set where it can."""
-    manifest, rows, table = report.manifest, report.rows, report.table
+    manifest, rows, table = report.manifest, report.page_rows, report.table
     plan = dict(manifest.plan) if manifest else {}
     metric = gallery_metric(table)
     models = dict.fromkeys(row.model for row in table.rows) if gallery else {}
@@ -150,11 +185,12 @@ def assemble_page(report: BenchmarkReport, *, gallery: int = 16) -> BenchmarkPag
         title=str(plan.get("title") or report.run),
         rows=rows,
         table=table,
+        images=report.counts["images"],
         plan=plan,
         models=[info.model for info in manifest.models] if manifest else (),
         metrics=list(dict.fromkeys(name for info in manifest.models for name in info.metrics)) if manifest else (),
         intro=[text for text in (plan.get("source", ""), *plan.get("notes", ())) if text],
-        facts=provenance.run_facts(report.run, manifest, Store(report.store), rows, table),
+        facts=provenance.run_facts(report.run, manifest, Store(report.store), rows, table, report.counts["images"]),
         warnings=[f"{text[:1].upper()}{text[1:]}.".replace("`", "") for text in report.warnings],
         gallery=gallery_images(report.store, rows, table, metric, gallery, views),
         gallery_metric=metric,

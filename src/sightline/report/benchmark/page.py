@@ -44,6 +44,7 @@ class BenchmarkPage:
         title: the page's heading.
         rows: the frame of the store.
         table: its statistics.
+        images: how many the run has; 0 for as many as the frame has.
         plan: the plan as plain data, shown as it is.
         models: in the order to show them; as the table has them where it is empty.
         metrics: likewise.
@@ -65,6 +66,7 @@ class BenchmarkPage:
     title: str
     rows: Any
     table: Table
+    images: int = 0
     plan: Mapping[str, Any] = field(default_factory=dict)
     models: Sequence[str] = ()
     metrics: Sequence[str] = ()
@@ -213,7 +215,7 @@ def _gallery(page: BenchmarkPage, models: Sequence[dict[str, Any]]) -> dict[str,
 
 
 def _gallery_summary(page: BenchmarkPage, images: Sequence[dict[str, Any]]) -> str:
-    count, total = len({image["image"] for image in images}), page.rows["image"].nunique()
+    count, total = len({image["image"] for image in images}), page.images or page.rows["image"].nunique()
     sentences = [f"{count} of {total} images, from those where the methods do best to those where they do worst."]
     if page.gallery_metric:
         sentences.append(f"Below each map its {page.gallery_metric} on that image.")

@@ -20,7 +20,9 @@ __all__ = ["bibtex", "command", "packages", "run_facts", "versions"]
 _TARGETS = {"label": "the label", "predicted": "the predicted class"}
 
 
-def run_facts(name: str, manifest: Manifest | None, store: Store, rows: Any, table: Table) -> list[tuple[str, str]]:
+def run_facts(
+    name: str, manifest: Manifest | None, store: Store, rows: Any, table: Table, images: int
+) -> list[tuple[str, str]]:
     """Return the facts below the page's heading: plan, data set, models, number of images and methods, dates."""
     is_control = {row.recipe: row.control for row in table.rows}
     controls = sum(is_control.values())
@@ -31,7 +33,7 @@ def run_facts(name: str, manifest: Manifest | None, store: Store, rows: Any, tab
     facts = [
         ("Plan", name),
         ("Data", ", ".join(dict.fromkeys(map(str, rows["dataset"])))),
-        ("", f"{rows['image'].nunique():,} images"),
+        ("", f"{images:,} images"),
         ("Model" if len(models) == 1 else "Models", ", ".join(models)),
         ("", methods),
         ("Explained:", _TARGETS.get(manifest.config.target if manifest else "", "")),
@@ -44,7 +46,9 @@ def _dates(store: Store) -> str:
     """Return when the first and the last unit were written; empty where files have no dates."""
     if store.folder is None:
         return ""
-    times = [path.stat().st_mtime for path in (store.folder / "units").rglob("*.parquet")]
+    times = [path.stat().st_mtime for name in ("units", "packs") for path in (store.folder / name).rglob("*.parquet")]
+    if not times:
+        return ""
     first, last = (datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M") for time in (min(times), max(times)))
     return f"{first} UTC" if first == last else f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
 

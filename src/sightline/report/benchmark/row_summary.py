@@ -10,6 +10,8 @@ from sightline.bench.store.rows import FAILED
 
 __all__ = ["RowSummary"]
 
+MOST_FLAGGED = 100_000
+
 
 @dataclass
 class RowSummary:
@@ -24,6 +26,8 @@ class RowSummary:
         versions: texts that name the versions of libraries.
         weights: pairs of a model and a digest of its weights.
         failed_maps: model, recipe and image of every map that could not be computed or scored.
+        rows: how many there are.
+        flagged: frames of those that have a flag, up to `MOST_FLAGGED` rows.
     """
 
     run: str = ""
@@ -34,6 +38,8 @@ class RowSummary:
     versions: set[str] = field(default_factory=set)
     weights: set[tuple[str, str]] = field(default_factory=set)
     failed_maps: set[tuple[str, str, str]] = field(default_factory=set)
+    rows: int = 0
+    flagged: list[Any] = field(default_factory=list)
 
     def watch(self, parts: Iterable[Any]) -> Iterator[Any]:
         """Pass frames of rows on, and note what they say."""
@@ -53,5 +59,9 @@ class RowSummary:
         ):
             names.update(part[column].unique())
         self.weights.update(part[["model", "weights"]].drop_duplicates().itertuples(index=False, name=None))
-        failed = part[part["flag"].fillna("").str.startswith(FAILED)]
+        flagged = part[part["flag"].fillna("") != ""]
+        room = MOST_FLAGGED - sum(map(len, self.flagged))
+        self.rows += len(part)
+        self.flagged.append(flagged[:room])
+        failed = flagged[flagged["flag"].str.startswith(FAILED)]
         self.failed_maps.update(failed[["model", "recipe", "image"]].itertuples(index=False, name=None))
