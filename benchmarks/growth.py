@@ -5,6 +5,7 @@
     python benchmarks/growth.py                       # one method per family, every axis; a few minutes
     python benchmarks/growth.py --quick --methods gae,caap --axes tokens
     python benchmarks/growth.py --out figures         # one plot per family, SVG
+    python benchmarks/growth.py --autocast timm/vit_tiny_patch16_224
     python benchmarks/growth.py --limit 4             # every method on a random ViT-B/16 at 384 px: GiB held at most
 
 Small random models: a vision transformer, and for the size of the image a convolutional network. The processor time is
@@ -285,6 +286,27 @@ def check_limit(limit: float, names: Sequence[str]) -> int:
     return above
 
 
+def check_autocast(name: str) -> None:
+    """Print how far `ixg` at the pixels moves under autocast, as a share of its largest value, with random images."""
+    adapter = sightline.load(name, pretrained=name.startswith("file:"))
+    images = pictures(4, adapter.default_size[0])
+    model: nn.Module = adapter.model
+    with torch.no_grad():
+        best = model(images).argmax(dim=1, keepdim=True)
+
+    def maps(kind: torch.dtype | None) -> Tensor:
+        pixels = images.clone().requires_grad_()
+        with torch.autocast("cpu", dtype=kind or torch.bfloat16, enabled=kind is not None):
+            logits = model(pixels)
+        (gradient,) = torch.autograd.grad(logits.float().gather(1, best).sum(), pixels)
+        return (gradient * images).sum(dim=1).flatten(1)
+
+    exact = maps(None)
+    for kind in (torch.bfloat16, torch.float16):
+        apart = (maps(kind) - exact).abs().amax(dim=1) / exact.abs().amax(dim=1)
+        print(kind, " ".join(f"{share:.4f}" for share in apart.tolist()))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default="", help="names with commas between, or all; by default one per family")
@@ -294,8 +316,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a folder for one plot per family")
     parser.add_argument("--table", type=Path, default=TABLE)
     parser.add_argument("--limit", type=float, help="instead, GiB that every method on a ViT-B/16 at 384 px may hold")
+    parser.add_argument("--autocast", metavar="MODEL", help="instead, how far maps of a model move under autocast")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
+    if asked.autocast:
+        check_autocast(asked.autocast)
+        return 0
     if asked.limit:
         every = [name for name in METHODS if name not in (*MANY, "token_activation_map")]
         return int(check_limit(asked.limit, asked.methods.split(",") if asked.methods else every) > 0)

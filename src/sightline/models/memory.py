@@ -48,9 +48,9 @@ class LiveTensors(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.held = 0
-        self.peak = 0
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.held: int = 0
+        self.peak: int = 0
         self._known: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -136,9 +136,9 @@ def _count(model: Adapter, size: Size) -> ActivationMemory | None:
 
 
 def _peak(weightless: Adapter, size: Size, *, graph: bool) -> int:
-    with LiveTensors() as tensors:
-        logits = blank_logits(weightless, size, "meta", graph=graph)
-    del logits
+    tensors = LiveTensors()
+    with tensors:
+        blank_logits(weightless, size, "meta", graph=graph)
     return tensors.peak
 
 
@@ -245,12 +245,14 @@ def _system_memory() -> float:
 
 
 def _container_memory() -> float:
-    """Return what a container leaves, by its control group."""
+    """Return what a container leaves, by its control group; files that were read and can be dropped are not in use."""
+    names = ("memory.max", "memory.current", "memory.stat")
     try:
-        limit, used = ((CGROUP / name).read_text(encoding="ascii").strip() for name in ("memory.max", "memory.current"))
+        limit, used, parts = ((CGROUP / name).read_text(encoding="ascii").strip() for name in names)
     except OSError:
         return float("inf")
-    return float("inf") if limit == "max" else max(0.0, float(limit) - float(used))
+    files = dict(line.split() for line in parts.splitlines()).get("inactive_file", "0")
+    return float("inf") if limit == "max" else max(0.0, float(limit) - float(used) + float(files))
 
 
 def _process_memory() -> float:
