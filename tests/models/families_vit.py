@@ -172,6 +172,30 @@ def _transformers_siglip(model: str) -> nn.Module:
     return randomised(getattr(library, model)(config))
 
 
+def _transformers_siglip2(model: str) -> nn.Module:
+    library = require("transformers")
+    torch.manual_seed(0)
+    vision = {key: size for key, size in ENCODER.items() if key != "image_size"}
+    vision |= {"intermediate_size": 64, "num_patches": 16}
+    if model == "Siglip2VisionModel":
+        return randomised(library.Siglip2VisionModel(library.Siglip2VisionConfig(**vision)))
+    text = TEXT | {"hidden_size": 32, "projection_size": 32}
+    config = library.Siglip2Config(vision_config=vision, text_config=text, num_labels=CLASSES)
+    return randomised(getattr(library, model)(config))
+
+
+def _patches(pixels: Tensor) -> dict[str, Any]:
+    """Prepare normalised images as transformers' own processor does, without its resizing."""
+    cut = require("transformers.models.siglip2.image_processing_siglip2").convert_image_to_patches
+    rows = torch.stack([cut(image, 8) for image in pixels])
+    shapes = torch.tensor([[pixels.shape[-2] // 8, pixels.shape[-1] // 8]] * len(pixels))
+    return {"pixel_values": rows, "pixel_attention_mask": None, "spatial_shapes": shapes}
+
+
+def _siglip2_features(model: Any, pixels: Tensor) -> Tensor:
+    return getattr(model, "vision_model", model)(**_patches(pixels)).pooler_output
+
+
 def _class_features(model: Any, pixels: Tensor) -> Tensor:
     return model(pixels).last_hidden_state[:, 0]
 
@@ -213,6 +237,16 @@ TRANSFORMERS = {
     ),
     "transformers/siglip_classifier": Family(
         partial(_transformers_siglip, "SiglipForImageClassification"), _logits, "mean", 0
+    ),
+    "transformers/siglip2": Family(
+        partial(_transformers_siglip2, "Siglip2Model"), _siglip2_features, "map", 0, size=(32, 48), grid=(4, 6)
+    ),
+    "transformers/siglip2_tower": Family(
+        partial(_transformers_siglip2, "Siglip2VisionModel"), _siglip2_features, "map", 0
+    ),
+    "transformers/siglip2_classifier": Family(
+        partial(_transformers_siglip2, "Siglip2ForImageClassification"),
+        lambda model, pixels: model(**_patches(pixels)).logits, "mean", 0, size=(32, 48), grid=(4, 6),
     ),
     "transformers/beit": Family(
         partial(_transformers, "BeitConfig", "BeitForImageClassification", use_relative_position_bias=True),

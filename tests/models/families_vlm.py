@@ -17,6 +17,7 @@ from sightline.extras import require
 WORDS = ["what", "is", "on", "the", "table", "?", "a", "cup", "cat", "dog", "red", "blue", "of", "and", "it", "shows"]
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<image>", "<end_of_utterance>", "<fake_token_around_image>"]
 SPECIAL += ["<global-img>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+SPECIAL += ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 SPECIAL += [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
 QUESTION = "what is on the table ?"
 ANSWER = "a red cup"
@@ -97,6 +98,31 @@ def paligemma() -> tuple[Any, Any]:
     return randomised(transformers.PaliGemmaForConditionalGeneration(config)), processor
 
 
+def gemma3() -> tuple[Any, Any]:
+    """Layers that attend to a window of tokens, and layers that attend to all; patches are pooled by fours."""
+    transformers = require("transformers")
+    words = tokenizer(
+        extra_special_tokens={
+            "image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>",
+        }
+    )  # fmt: skip
+    config = transformers.Gemma3Config(
+        vision_config=transformers.SiglipVisionConfig(**_VISION | {"image_size": 64}, vision_use_head=False),
+        text_config=transformers.Gemma3TextConfig(
+            vocab_size=len(words), head_dim=8, sliding_window=6, **_TEXT,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        ),
+        mm_tokens_per_image=16,
+        image_token_index=_number(words, "<image_soft_token>"),
+        boi_token_index=_number(words, "<start_of_image>"),
+        eoi_token_index=_number(words, "<end_of_image>"),
+    )  # fmt: skip
+    pictures = transformers.Gemma3ImageProcessor(size={"height": 64, "width": 64})
+    template = _TEMPLATE.replace("IMAGE", "<start_of_image>")
+    processor = transformers.Gemma3Processor(pictures, words, chat_template=template, image_seq_length=16)
+    return randomised(transformers.Gemma3ForConditionalGeneration(config)), processor
+
+
 def qwen() -> tuple[Any, Any]:
     transformers = require("transformers")
     words = tokenizer()
@@ -165,6 +191,7 @@ def smolvlm() -> tuple[Any, Any]:
 FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
     "llava": llava,
     "paligemma": paligemma,
+    "gemma3": gemma3,
     "qwen": qwen,
     "idefics": idefics,
     "idefics_in_tiles": idefics_in_tiles,

@@ -58,6 +58,7 @@ BUILT_IN = (
     "vit.torchvision",
     "vision_language.adapter",
     "vit.transformers",
+    "vit.siglip2",
     "vit.openclip",
     "bcos",
     "cnn.families",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -286,9 +287,9 @@ def gradient_by_hand(model: nn.Module, at: nn.Module, x: Tensor) -> tuple[Tensor
     """Keep a module's output before anything can write into it; a ReLU behind it gets a copy."""
     kept: list[Tensor] = []
 
-    def keep(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
-        kept.append(output)
-        return output.clone()
+    def keep(_module: nn.Module, _inputs: object, output: Any) -> Any:
+        kept.append(output[0] if isinstance(output, tuple) else output)
+        return (kept[0].clone(), *output[1:]) if isinstance(output, tuple) else output.clone()
 
     handle = at.register_forward_hook(keep)
     logits = model(x)

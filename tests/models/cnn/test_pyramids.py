@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from tests.models.families_cnn import CLASSES, randomised
+from tests.models.families_cnn import CLASSES
+from tests.models.families_vit import randomised
 from torch import nn
 
 import sightline

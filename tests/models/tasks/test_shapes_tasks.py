@@ -93,7 +93,7 @@ def test_gae_reads_a_detector_at_its_box_and_balanced_gradients_reach_it() -> No
 
 @pytest.mark.parametrize("name", ["bundled/shapes-segmenter", "bundled/shapes-detector"])
 def test_the_map_that_rank_believes_shows_the_object_that_was_asked_for(name: str) -> None:
-    """The default panel, with a box or a region named by its label: the first map beats the controls, and there alone."""
+    """The default panel with a box or region named by its label: the first map beats the controls, and there alone."""
     model, boxes = sightline.load(name), name.endswith("detector")
     drawn = SCENES.draw(3)
     images = model.normalise(drawn.images)

@@ -21,6 +21,7 @@ from sightline.models.vision_language.adapter import VisionLanguage
 GRIDS = {
     "llava": (4, 4),
     "paligemma": (4, 4),
+    "gemma3": (4, 4),
     "qwen": (4, 6),  # a picture of 48 by 32 pixels keeps its shape
     "idefics": (2, 2),
     "idefics_in_tiles": (4, 4),
@@ -131,7 +132,7 @@ def test_a_dropped_token_is_one_that_nobody_attends_to(name: str, rows: str) -> 
     assert_close(got, want, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["llava", "paligemma", "qwen", "idefics"])
+@pytest.mark.parametrize("name", ["llava", "paligemma", "gemma3", "qwen", "idefics"])
 def test_each_cell_of_the_grid_is_the_token_of_its_own_pixels(name: str) -> None:
     model, processor = FAMILIES[name]()
     for parameter, weight in model.model.named_parameters():
@@ -204,14 +205,6 @@ def test_a_model_without_a_prompt_says_how_to_ask() -> None:
     model, _ = built("llava")
     with pytest.raises(UnsupportedModel, match="call adapt\\(model, processor=…, prompt=…\\)"):
         sightline.adapt(model)
-
-
-def test_layers_that_attend_in_several_ways_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, processor = built("llava")
-    kinds = ["full_attention", "sliding_attention", "full_attention"]
-    monkeypatch.setattr(model.model.language_model.config, "layer_types", kinds, raising=False)
-    with pytest.raises(UnsupportedModel, match="several ways \\(full_attention, sliding_attention\\); adapt"):
-        sightline.adapt(model, processor=processor, prompt=QUESTION)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_every_method_runs_or_refuses_with_a_way_out_that_works(method: str) -> 
         "smooth(ixg, samples=2)",
     ],
 )
-@pytest.mark.parametrize("name", ["paligemma", "qwen", "idefics_in_tiles"])
+@pytest.mark.parametrize("name", ["paligemma", "gemma3", "qwen", "idefics_in_tiles"])
 def test_recipes_run_on_every_way_to_take_a_picture(recipe: str, name: str) -> None:
     adapter = asked(name)
     explained(adapter, as_batch(adapter, picture()), recipe)

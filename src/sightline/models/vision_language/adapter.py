@@ -8,7 +8,8 @@ and the image tokens lie on a grid.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from functools import cached_property
 from typing import Any, Self
@@ -60,14 +61,8 @@ class VisionLanguage(VisionTransformer):
         self.language: Any = first_path(model, ("model.language_model", "model.text_model"))
         if not hasattr(self.language, "layers") or not hasattr(model, "lm_head"):
             raise UnsupportedModel(
-                f"sightline cannot read {type(model).__name__} yet; LLaVA, PaliGemma, Qwen2.5-VL, Idefics3 and SmolVLM "
-                "work, and adapt(model, forward=…) explains any model by its pixels"
-            )
-        kinds = set(getattr(self.language.config, "layer_types", None) or ())
-        if len(kinds) > 1:
-            raise UnsupportedModel(
-                f"sightline cannot read {type(model).__name__} yet: its layers attend in several ways "
-                f"({', '.join(sorted(kinds))}); adapt(model, forward=…) explains any model by its pixels"
+                f"sightline cannot read {type(model).__name__} yet; LLaVA, PaliGemma, Gemma 3, Qwen2.5-VL, Idefics3 "
+                "and SmolVLM work, and adapt(model, forward=…) explains any model by its pixels"
             )
         self.processor = processor
         self.prompt = prompt
@@ -239,9 +234,30 @@ class VisionLanguage(VisionTransformer):
     def start(self, images: Tensor) -> Tensor:
         with recorded_call(self.language.layers[0]) as called:
             tokens = super().start(images)
-        self._calls[_size(images)] = {name: value for name, value in called.items() if name != "hidden_states"}
+        calls = self._calls.setdefault(_size(images), {})
+        calls[self._kinds[0]] = called
+        if len(calls) < len(set(self._kinds)):
+            with ThreadPoolExecutor(1) as alone:  # captures and edits of this thread are none of that one's
+                calls |= alone.submit(self._recorded, _size(images)).result()
+            spend(forward=1)
         spend(forward=len(images) * (1 - self._language_share))
         return tokens
+
+    @cached_property
+    def _kinds(self) -> tuple[str, ...]:
+        """How each layer attends: over all tokens before its own, or over a window of them."""
+        said = getattr(self.language.config, "layer_types", None)
+        return tuple(said or [""] * len(self.language.layers))[: len(self.language.layers)]
+
+    def _recorded(self, size: tuple[int, int]) -> dict[str, dict[str, Any]]:
+        """Return what the first layer of each kind is called with; one pass over a blank image, once for every size."""
+        with ExitStack() as stack, torch.no_grad():
+            calls = {
+                kind: stack.enter_context(recorded_call(self.language.layers[self._kinds.index(kind)]))
+                for kind in dict.fromkeys(self._kinds)
+            }
+            self.forward(torch.zeros(1, 3, *size, dtype=self.dtype, device=self.device))
+        return calls
 
     def step(self, tokens: Tensor, index: int, keep: Tensor | None) -> Tensor:
         size = self._size or self.default_size
@@ -249,7 +265,9 @@ class VisionLanguage(VisionTransformer):
             self.start(torch.zeros(1, 3, *size, dtype=self.dtype, device=self.device))
         positions = self._layout(size).kept(keep).to(tokens.device)
         self._shown = shown_order(positions)
-        arguments = layer_arguments(self._calls[size], positions.sort(dim=1).values if keep is not None else None)
+        arguments = layer_arguments(
+            self._calls[size][self._kinds[index]], positions.sort(dim=1).values if keep is not None else None
+        )
         own = rearranged(tokens, inverse(self._shown), 1)
         output = self.language.layers[index](own, **arguments)
         return rearranged(output[0] if isinstance(output, tuple) else output, self._shown, 1)
@@ -297,7 +315,9 @@ class VisionLanguage(VisionTransformer):
                 f"got images of {size[0]}×{size[1]} pixels; the processor of {self.name} makes them "
                 f"{made[0]}×{made[1]}: give PIL images and let the model's own preprocessing do it"
             )
-        text = text_inputs(tokenise(self._written, self.processor, size), self.answer_tokens)
+        text = text_inputs(
+            tokenise(self._written, self.processor, size), self.answer_tokens, str(self.model.config.model_type)
+        )
         is_image = text["input_ids"][0] == self.image_token
         if is_image[-self.places :].any():
             raise InputError(f"the prompt {self.prompt[:40]!r} ends with the picture; write the question behind it")
@@ -337,7 +357,7 @@ class VisionLanguage(VisionTransformer):
     def _forget(self) -> None:
         """Drop what was worked out for another prompt or answer."""
         self._layouts: dict[tuple[int, int], Layout] = {}
-        self._calls: dict[tuple[int, int], dict[str, Any]] = {}
+        self._calls: dict[tuple[int, int], dict[str, dict[str, Any]]] = {}  # by size, and by how a layer attends
         self._shown = torch.zeros(1, 0, dtype=torch.long)
         self._width, self._shape = None, ()
         vars(self).pop("sites", None)
@@ -355,7 +375,7 @@ def _block(layer: Any) -> Block:
         layer,
         attention=layer.self_attn,
         norm1=layer.input_layernorm,
-        norm2=layer.post_attention_layernorm,
+        norm2=first_attribute(layer, ("pre_feedforward_layernorm", "post_attention_layernorm")),
         mlp=layer.mlp,
         projection=getattr(layer.self_attn, "o_proj", None),
     )

@@ -50,7 +50,8 @@ def make_layout(text: dict[str, Tensor], is_image: Tensor, form: ImageFormat, si
 
 def layer_arguments(call: Mapping[str, Any], left: Tensor | None) -> dict[str, Any]:
     """Return what a layer is called with beside the tokens, for one image; `left` are the positions of tokens left."""
-    arguments = dict(call) | {"past_key_values": None, "use_cache": False}
+    arguments = {name: value for name, value in call.items() if name != "hidden_states"}
+    arguments |= {"past_key_values": None, "use_cache": False}
     mask, positions, tables = (call.get(name) for name in ("attention_mask", "position_ids", "position_embeddings"))
     if mask is not None:
         arguments["attention_mask"] = _left(mask[:1], left, (-2, -1), batch=0)

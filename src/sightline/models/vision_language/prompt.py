@@ -54,9 +54,13 @@ def tokenise(prompt: str, processor: Any, size: tuple[int, int]) -> dict[str, Te
     return {name: torch.as_tensor(inputs[name]) for name in TEXT_INPUTS if name in inputs}
 
 
-def text_inputs(inputs: dict[str, Tensor], answer: Sequence[int]) -> dict[str, Tensor]:
-    """Return the inputs that hold a number for each token, with all tokens of the answer but the last behind them."""
-    added = dict.fromkeys(TEXT_INPUTS, 1) | {"mm_token_type_ids": 0}
+def text_inputs(inputs: dict[str, Tensor], answer: Sequence[int], model_type: str) -> dict[str, Tensor]:
+    """Return the inputs that hold a number for each token, with all tokens of the answer but the last behind them.
+
+    PaliGemma marks the answer by its token type; for other models that mark is the picture's.
+    """
+    answered = int(model_type in IN_FRONT)
+    added = dict.fromkeys(TEXT_INPUTS, 1) | {"mm_token_type_ids": 0, "token_type_ids": answered}
     longer = {name: _appended(row, [added[name]] * len(answer[:-1])) for name, row in inputs.items()}
     return longer | {"input_ids": _appended(inputs["input_ids"], answer[:-1])}
 

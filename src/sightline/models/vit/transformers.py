@@ -52,13 +52,17 @@ class TransformersVit(VisionTransformer):
         self.head = head
         self.tokenizer = tokenizer if tokenizer is not None else getattr(processor, "tokenizer", None)
         config = self.trunk.config
-        defaults: dict[str, Any] = {"input_size": None if self._any_size else _pair(config.image_size)}
+        defaults: dict[str, Any] = {"input_size": None if self._any_size else self._own_size}
         defaults |= _NORMALISATION.get(config.model_type, {})
         defaults |= transformers_facts(model, processor)
         if not head.classifier:
             defaults |= {"labels": (), "output": "embedding"}
         super().__init__(model, **defaults | facts)
-        self.default_size = self.input_size or _pair(config.image_size)
+        self.default_size = self.input_size or self._own_size
+
+    @property
+    def _own_size(self) -> tuple[int, int]:
+        return _pair(self.trunk.config.image_size)
 
     @property
     def _any_size(self) -> bool:
@@ -263,7 +267,8 @@ def _project(model: Any, features: Tensor) -> Tensor:
 _TRUNKS = ("vit", "deit", "dinov2", "dinov2_with_registers", "beit", "vision_model")
 _FEATURES = Head("cls", _features, classifier="")
 _CLIP = Head("cls", _features, classifier="", pooled=True)
-_SIGLIP = Head("map", _attention_pool, classifier="", pooled=True, norm_before_pool=True)
+SIGLIP = Head("map", _attention_pool, classifier="", pooled=True, norm_before_pool=True)
+SIGLIP_CLASSIFIER = Head("mean", _mean_patch, norm_before_pool=True)
 _HEADS = {
     "ViTForImageClassification": Head("cls", _class_token),
     "DeiTForImageClassification": Head("cls", _class_token),
@@ -274,9 +279,9 @@ _HEADS = {
     "CLIPModel": _CLIP,
     "CLIPVisionModelWithProjection": _CLIP,
     "CLIPVisionModel": _CLIP,
-    "SiglipModel": _SIGLIP,
-    "SiglipVisionModel": _SIGLIP,
-    "SiglipForImageClassification": Head("mean", _mean_patch, norm_before_pool=True),
+    "SiglipModel": SIGLIP,
+    "SiglipVisionModel": SIGLIP,
+    "SiglipForImageClassification": SIGLIP_CLASSIFIER,
     "BeitForImageClassification": Head("mean", _own_pooling),
     "BeitModel": Head("mean", _own_pooling, classifier="", pooled=True),
     "DINOv3ViTModel": _FEATURES,
