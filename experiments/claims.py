@@ -12,8 +12,9 @@ metric, the mean of their paired differences, turned so that it is positive wher
 error, the two-sided p-value of a paired t test, and the verdict. The tests of one claim are corrected by Holm's method:
 a comparison holds where the corrected p-value is below 5 % and the difference positive, does not hold where it is below
 5 % and the difference negative, and cannot be told otherwise. A claim that nothing is lost is tested against -0.02 in
-place of zero. Of quads the four classes are averaged first. Where a run is not in the folder, the line that the table
-has is kept, and judged anew. scripts/measured_text.py puts the lines into the guides.
+place of zero. A similarity to the map of a randomised model that is below zero counts as zero. Of quads the four
+classes are averaged first. Where a run is not in the folder, the line that the table has is kept, and judged anew.
+scripts/measured_text.py puts the lines into the guides.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class Measured:
     def _store(self, on: str) -> dict[tuple[str, str], Values]:
         if on not in self._stores:
             rows = read_rows(self.runs / on)
+            alike = rows["metric"].str.startswith("randomisation_")
+            rows.loc[alike, "value"] = rows.loc[alike, "value"].clip(lower=0.0)
             groups = rows[rows["value"].notna()].groupby(["recipe", "metric"])
             self._stores[on] = {key: dict(zip(own["image"], own["value"], strict=True)) for key, own in groups}
         return self._stores[on]

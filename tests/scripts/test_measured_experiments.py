@@ -108,6 +108,19 @@ def test_a_quad_counts_once_and_lower_may_be_better(module, tmp_path):
     assert claims.compare(measured, paper_claims.Claim("P", "c", (lower,)), lower)["difference"] == ".200"
 
 
+def test_a_similarity_below_zero_counts_as_zero(module, monkeypatch, tmp_path):
+    claims = module("claims")
+    rows = pandas.DataFrame(
+        {"recipe": "ixg", "image": image, "metric": metric, "value": value}
+        for metric in ("randomisation_spearman()", "ins_del")
+        for image, value in (("a", -0.3), ("b", 0.2))
+    )
+    monkeypatch.setattr(claims, "read_rows", lambda _: rows)
+    stored = claims.Measured(tmp_path)._store("s")
+    assert stored["ixg", "randomisation_spearman()"] == {"a": 0.0, "b": 0.2}
+    assert stored["ixg", "ins_del"] == {"a": -0.3, "b": 0.2}
+
+
 def test_a_panel_takes_the_best_of_each_family_that_is_cheap(module):
     panel = module("default_panel")
     scores = {"gae": 0.9, "rollout": 0.95, "ixg": 0.5, "ig": 0.99, "grad_cam": 0.4, "random": 1.0}
