@@ -12,7 +12,7 @@ model = sightline.load("bundled/shapes-vit")
 images = model.normalise(Shapes(seed=1).draw(1).images)
 
 # %%
-ranking = sightline.rank(model, images, ["plus(libra(ixg))", "caap", "gae", "grad_cam"])
+ranking = sightline.rank(model, images, ["plus(libra(ixg))", "caap", "gae", "sobel", "random"])
 ranking
 
 # %% [markdown]

@@ -222,8 +222,9 @@ def test_a_question_is_answered_and_every_word_has_its_map(page, server):
     until(page, "location.hash.includes('prompt=is')")
     page.wait_for_selector("#verdict:not([hidden])", timeout=60_000)
     words = newest(server).events[1][1]["words"]
-    assert page.locator("#words button").all_inner_texts() == ["the whole answer", *words]
-    page.click("#words li:nth-child(2) button")
+    assert page.locator("#words button").all_inner_texts() == words
+    assert page.locator("#words button[aria-pressed=true]").inner_text() == max(words, key=len)
+    page.click("#words li:nth-child(1) button")
     until(page, "location.hash.includes('target=0')")
     page.wait_for_selector("#verdict:not([hidden])", timeout=60_000)
     assert page.locator("#detail-title").inner_text().endswith(f" for {words[0]}")

@@ -52,6 +52,8 @@ def test_the_answer_comes_with_its_words_and_each_has_its_map(client, talking):
     said = talking.asked(QUESTION).answering(samples()[SAMPLE].open())
     assert image["prompt"] == QUESTION
     assert image["words"] == [word for word, _ in said.words]
+    assert image["label"] == max(image["words"], key=len)
+    assert image["words"][image["chosen"]] == image["label"]
     job, events = ask(client, prompt=QUESTION, target=1)
     assert event(events, "image")["label"] == image["words"][1]
     assert f"--prompt '{QUESTION}'" in job["command"]

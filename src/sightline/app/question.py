@@ -20,7 +20,8 @@ class Question:
     """What a visitor asks: maps of a picture by these recipes.
 
     Attributes:
-        target: the class, or the word of a vision-language model's answer; None for the predicted class, or all words.
+        target: the class, or the word of a vision-language model's answer; None for the predicted class, or the longest
+            word.
         words: a text in place of a class, for a model that compares pictures with texts.
         box: a detection in place of a class, by rank, for a detector.
         fills: whether maps are judged under several fills, and not by the main ones alone.

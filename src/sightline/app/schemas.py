@@ -97,7 +97,8 @@ class JobAsked(BaseModel):
         default=None,
         ge=0,
         le=1_000_000,
-        description="A class, the predicted one if left out; or a word of a vision-language model's answer, by number.",
+        description="A class, the predicted one if left out; or a word of a vision-language model's answer, by number, "
+        "the longest if left out.",
     )
     text: str = Field(default="", max_length=200, description="A text in place of a class, where the model takes one.")
     box: int | None = Field(

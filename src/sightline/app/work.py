@@ -56,6 +56,7 @@ def answer(question: Question, models: Models, cache: MapCache, job: Job) -> Ite
     photograph = question.picture.open()
     with without_warnings():
         model = models.asked(question)
+        question = job.question = _with_word(question, model)
         batch = as_batch(model, photograph)
         image = explain_image(model, batch, [], question.wanted, photograph=photograph, name=question.picture.name)
         with ready(model):
@@ -95,6 +96,14 @@ def _facts(model: Adapter, logits: Tensor, image: ExplainedImage, batch: Tensor,
         "chosen": _chosen(objects, job.question),
         **_answered(model),
     }
+
+
+def _with_word(question: Question, model: Adapter) -> Question:
+    """Return the question of one word where none was named: the longest of the answer, the first of several."""
+    if not isinstance(model, VisionLanguage) or question.target is not None:
+        return question
+    words = [word for word, _ in model.words]
+    return replace(question, target=words.index(max(words, key=len)))
 
 
 def _answered(model: Adapter) -> dict[str, Any]:

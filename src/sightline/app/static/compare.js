@@ -56,7 +56,7 @@ async function setChoices(side) {
   parts.method.replaceChildren(...model.recipes.map(({ recipe }) => make("option", { value: recipe }, recipe)));
   if (model.recipes.some(({ recipe }) => recipe === before)) parts.method.value = before;
   const own = parts.model.value === view.model ? view.choices : [];
-  parts.target.replaceChildren(make("option", { value: "" }, model.prompt !== null ? "the whole answer" : own.length && !view.classes.length ? "the largest or surest" : "predicted class"), ...own.map(({ value, label }) => make("option", { value }, label)));
+  parts.target.replaceChildren(make("option", { value: "" }, model.prompt !== null ? "the longest word" : own.length && !view.classes.length ? "the largest or surest" : "predicted class"), ...own.map(({ value, label }) => make("option", { value }, label)));
   if (own.length) parts.target.value = own[0].value;
   parts.target.parentElement.hidden = model.takes_text;
   parts.words.parentElement.hidden = !model.takes_text;

@@ -72,7 +72,7 @@ async function chooseModel() {
   find("find-text").hidden = !model.takes_text;
   find("find-prompt").hidden = !asks;
   if (asks) find("prompt-query").value = view.prompt || model.prompt;
-  showWords([], "", null);
+  showWords([], null, null);
   find("find-class").hidden = model.takes_text || !model.classes || ["dense", "boxes"].includes(model.output);
   find("text-query").value = view.text;
   find("more").replaceChildren(...model.recipes.filter(({ panel }) => !panel).map(({ recipe, family }) => make("option", { value: recipe }, `${recipe} (${family})`)));
@@ -142,7 +142,7 @@ async function showImage(mine, job, data) {
   mine.image = { ...data, metricStep: data.metric_step, seen, insertion, deletion, labels: found };
   if (mine !== run) return;
   showObjects(mine.image, ({ index }) => explain({ ...NOTHING, [found ? "target" : "box"]: String(index) }));
-  showWords(data.words, view.target, explainWord);
+  showWords(data.words, data.chosen, explainWord);
   find("seen").src = `${address}/seen`;
   find("seen-name").textContent = `${data.name}, as the model sees it`;
   const shown = data.top.some(({ index }) => index === data.target) || data.target === null ? data.top : [...data.top, { index: data.target, label: data.label, probability: data.probability }];
@@ -265,8 +265,8 @@ find("text-go").addEventListener("click", explainText);
 find("text-query").addEventListener("keydown", (event) => { if (event.key === "Enter") explainText(); });
 const explainWord = (target) => explain({ ...NOTHING, target });
 find("every-word-go").addEventListener("click", () => trying(async () => {
-  const mine = run, entry = openMap();
-  if (!entry) throw new Error("wait for a map; its method is then used for every word");
+  const mine = run, entry = [openMap(), ...mine.entries].find((each) => each && !each.data.control);
+  if (!entry) throw new Error("wait for a map of a method, which is then used for every word");
   await showWordMaps({ model: view.model, picture: view.picture, prompt: view.prompt, recipes: [entry.data.recipe] }, mine.image, () => mine === run, explainWord);
 }));
 const askPrompt = () => explain({ ...NOTHING, prompt: find("prompt-query").value.trim() });

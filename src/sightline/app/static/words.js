@@ -4,14 +4,13 @@ import { follow, startJob, values } from "./api.js";
 import { drawOverlay, smoothed } from "./shared/draw.js";
 import { find, make, number } from "./shared/page.js";
 
-// Show the words of an answer, before them the whole answer; `choose` is told which is to be explained, by number or "".
+// Show the words of an answer; `choose` is told the number of the one that is to be explained.
 export function showWords(words, chosen, choose) {
   for (const name of ["word-field", "words", "every-word"]) find(name).hidden = !words.length;
   find("word-maps").replaceChildren();
-  const all = words.length > 1 ? [["", "the whole answer"]] : [];
-  find("words").replaceChildren(...[...all, ...words.map((word, index) => [String(index), word])].map(([target, word]) => {
-    const button = make("button", { type: "button", "aria-pressed": String(chosen === target) }, word);
-    button.addEventListener("click", () => choose(target));
+  find("words").replaceChildren(...words.map((word, index) => {
+    const button = make("button", { type: "button", "aria-pressed": String(chosen === index) }, word);
+    button.addEventListener("click", () => choose(String(index)));
     return make("li", {}, button);
   }));
 }

@@ -93,7 +93,7 @@ def _file(folder: Path, name: str, absolute: bool) -> Path:
     if absolute and path.is_absolute():
         folder, name = path.parent, path.name
     elif path.is_absolute():
-        raise InputError(f"{name!r} is an absolute path; name files inside {folder}, or say absolute=True")
+        raise InputError(f"{name!r} leads out of {folder}; name files inside the folder, or say absolute=True")
     if reason := file_problem(folder, name):
         raise InputError(reason)
     return path_inside(folder, name)

@@ -26,6 +26,10 @@ export function drawCurves(place, curves, mark = null) {
     const points = curve.map((value, step) => `${across(step / (curve.length - 1))},${up(value)}`).join(" ");
     chart.append(element("polyline", { class: name, points }));
   }
+  Object.keys(curves).forEach((name, place) => {
+    const x = LEFT + 90 + place * 100;
+    chart.append(element("line", { class: name, x1: x, x2: x + 22, y1: HEIGHT - 10, y2: HEIGHT - 10 }), element("text", { x: x + 27, y: HEIGHT - 6 }, name));
+  });
   if (mark && curves[mark.kind]) {
     const curve = curves[mark.kind], x = across(mark.step / (curve.length - 1));
     chart.append(element("line", { class: "mark", x1: x, x2: x, y1: TOP, y2: HEIGHT - BOTTOM }));
