@@ -13,6 +13,8 @@ import sightline
 from pairs.pair import Make, Pair, Setting
 from sightline.extras import require
 
+CHECKS = "one pass alone: what is left are checks of images and target, and the pixels that are kept to be shown"
+SEEDED = "noise depends on the seed and the image alone, not on the batch: drawn copy by copy, seeded by a hash"
 OWN_DRAWS = "each side draws its own random numbers"
 CNN = ("cnn",)
 
@@ -73,11 +75,11 @@ SLOPES = "the slope of every activation is a dozen passes over it, where a convo
 
 CAPTUM = [
     Pair("gradient(at='pixels', variant='abs_max')", "captum Saliency",
-         captum("Saliency", reduce=lambda g: g.amax(dim=1)), bare=True),
-    Pair("ixg(at='pixels')", "captum InputXGradient", captum("InputXGradient"), bare=True),
+         captum("Saliency", reduce=lambda g: g.amax(dim=1)), bare=True, reason=CHECKS),
+    Pair("ixg(at='pixels')", "captum InputXGradient", captum("InputXGradient"), bare=True, reason=CHECKS),
     Pair("ig(steps={count})", "captum IntegratedGradients", captum("IntegratedGradients", n_steps=count), bare=True),
     Pair("smooth_grad(samples={count}, at='pixels')", "captum NoiseTunnel", tunnel("Saliency", abs=False),
-         differs=OWN_DRAWS, bare=True),
+         differs=OWN_DRAWS, bare=True, reason=SEEDED),
     Pair("smooth(ixg(at='pixels'), samples={count})", "captum NoiseTunnel", tunnel("InputXGradient"),
          differs=OWN_DRAWS),
     Pair("gradient_shap(samples=3)", "captum GradientShap", captum("GradientShap", baselines=pool_of, n_samples=3),
@@ -134,9 +136,10 @@ def _composite(name: str, setting: Setting) -> Any:
 
 AS_ZENNIT = "zennit's batch norms and residual sums are canonised only where it knows the architecture"
 ZENNIT = [
-    Pair("gradient(at='pixels')", "zennit Gradient", attributor("Gradient"), bare=True),
+    Pair("gradient(at='pixels')", "zennit Gradient", attributor("Gradient"), bare=True, reason=CHECKS),
     Pair("smooth_grad(samples={count}, at='pixels')", "zennit SmoothGrad",
-         attributor("SmoothGrad", noise_level=0.15, n_iter=count), differs=OWN_DRAWS, bare=True, batch=1),
+         attributor("SmoothGrad", noise_level=0.15, n_iter=count), differs=OWN_DRAWS, bare=True, batch=1,
+         reason=SEEDED),
     Pair("ig(steps={count}, rule='right')", "zennit IntegratedGradients",
          attributor("IntegratedGradients", n_iter=count),
          differs="zennit's points begin at the baseline", bare=True, batch=1),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import tiny
 import torch
+from tests import tiny
 from torch import nn
 
 import sightline

@@ -362,7 +362,8 @@ class Adapter(HasOutput, ABC):
         size = (images.shape[-2], images.shape[-1])
         self.check_channels(images.shape)
         if self.image_channels == COLOURS or self.knows_normalisation:
-            _check_range(images, self.denormalise(images), self.name)
+            extremes = torch.cat([images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)], dim=-1)
+            _check_range(extremes, self.denormalise(extremes), self.name)  # no other pixel lies outside these
         self.check_size(size)
         self._size = size
         images = images.detach()
@@ -475,7 +476,7 @@ def _check_range(images: Tensor, pixels: Tensor, name: str) -> None:
     """Refuse pixel values of 0 to 255 that were given as normalised images.
 
     Args:
-        images: as they were given.
+        images: as they were given, or the lowest and highest value of each channel alone.
         pixels: the same with the model's normalisation undone, so that 0 is black and 1 is white.
         name: of the model.
     """

@@ -300,7 +300,8 @@ def seen_pixels(model: Adapter, batch: Tensor) -> Tensor:
         if raw.shape[1] != COLOURS:
             return _shown_bands(model, raw)
         colours = model.preprocess is None and bool(raw.amin() >= 0) and bool(raw.amax() <= 1)
-        return ((raw if colours else model.denormalise(raw)).clamp(0, 1) * 255).round().to(torch.uint8)
+        shown = raw.clone() if colours else model.denormalise(raw)
+        return shown.clamp_(0, 1).mul_(255).round_().to(torch.uint8)
 
 
 def _shown_bands(model: Adapter, raw: Tensor) -> Tensor:
