@@ -1,8 +1,9 @@
 """How many forward passes does CAAP take, and how far is it from running it patch by patch? What does VAR add?
 
-Everything runs in one process, in turn and repeated; what counts is the ratio of the medians to one image's share of a
-batch of eight forward passes. Run with ``python benchmarks/caap.py [MODEL] [--repeats 7]``; MODEL is a model id, by
-default timm's vit_tiny_patch16_224 with random weights.
+Everything runs in one process, in turn and repeated, in processor time; what counts is the ratio of the medians to one
+image's share of a batch of eight forward passes. `vit_passes.py` has the goals. Run with
+``python benchmarks/caap.py [MODEL] [--repeats 7]``; MODEL is a model id, by default timm's vit_tiny_patch16_224 with
+random weights.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def patch_by_patch(model: VisionTransformer, image: Tensor, cells: range, last: 
 
 
 def seconds(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+    begun = time.process_time()
     work()
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def main() -> None:

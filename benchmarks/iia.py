@@ -19,9 +19,9 @@ import sightline
 
 
 def seconds(model: sightline.Adapter, images: Tensor, recipe: str) -> float:
-    begun = time.perf_counter()
+    begun = time.process_time()
     sightline.explain(model, images, recipe, target=0)
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def main() -> None:

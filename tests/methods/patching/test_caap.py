@@ -18,14 +18,17 @@ import sightline
 from sightline import Logit, Probability
 from sightline.errors import RecipeError, SiteError, UnsupportedModel
 from sightline.methods.blank import blank_image
-from sightline.methods.multi_target import multi_target
-from sightline.methods.patching import prefix
+from sightline.methods.multi_target import SupportsChosenTargets, multi_target
+from sightline.methods.patching import prefix, record
 from sightline.methods.patching import tokens as tokens_module
 from sightline.methods.patching.caap import Caap, PatchingDetails
+from sightline.methods.patching.e_caap import EfficientCaap
 from sightline.methods.patching.neighbourhood import by_size, neighbourhoods, regions
+from sightline.methods.patching.record import Patching
 from sightline.models.passes import counting
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.models.vit.zero_shot import zero_shot
+from sightline.recipe import parse
 from sightline.types import Contrast, Custom, LogProbability, PerImage
 
 
@@ -360,7 +363,74 @@ def test_cost_grows_with_tokens_and_blocks() -> None:
     model = sightline.adapt(tiny.vit(img_size=56, patch_size=4, depth=12))
     cells, tokens = 196, 197 * 12
     pairs = (3 * 14 - 2) ** 2
-    frozen = 1 + cells * 11 / tokens
+    frozen = (11 + 0.25) / 12 + cells * 11 / tokens  # of the image's own last block nothing but keys and values
     assert math.isclose(Caap(frozen=True).cost(model).forward, frozen)
     together = 4 * (cells + pairs) - 0.75 * pairs
-    assert math.isclose(Caap().cost(model).forward, 1 + (7 * cells + together) / tokens)
+    assert math.isclose(Caap().cost(model).forward, 8 / 12 + (7 * cells + together) / tokens)
+
+
+@pytest.mark.parametrize("recipe", ["caap", "caap(frozen=True)", "e_caap"])
+def test_classes_chosen_by_the_logits_cost_the_rest_of_the_image_s_run(
+    recipe: str, tiny_vit: nn.Module, images: Tensor
+) -> None:
+    model, method = sightline.adapt(tiny_vit), parse(recipe)
+    assert isinstance(method, SupportsChosenTargets)
+    seen: list[Tensor] = []
+    with torch.no_grad(), counting() as meter:
+        (chosen,) = method.multi_target_chosen(model, images, lambda logits: seen.append(logits) or [Logit(1)])  # type: ignore[func-returns-value]
+        same(seen[0], tiny_vit(images))
+    declared = (method.cost(model) + method.choosing_cost(model)) * len(images)
+    assert math.isclose(meter.passes.forward, declared.forward)
+    assert torch.equal(chosen.values, method(model, images, Logit(1)).values)
+
+
+PLAIN = ["timm/vit", "timm/registers", "timm/gap", "torchvision/vit", "transformers/vit", "open_clip/clip"]
+
+
+def found(name: str) -> set[int]:
+    """Return which blocks of a family are taken apart."""
+    model, images = adapted(name)
+    with torch.no_grad():
+        return set(Patching("white", 0, 1, "box", 1, 1).blank_run(model, images)[1].plain)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_taking_plain_blocks_apart_changes_nothing(name: str, last: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images = adapted(name)
+    assert {1, 2} <= found(name)
+    apart = logits_of(model, images, Caap(last=last))
+    efficient = EfficientCaap()(model, images, Logit(1)).values
+    monkeypatch.setattr(record, "plain_block", lambda *_: None)
+    model, images = adapted(name)  # another model has no blank run yet
+    assert not found(name)
+    same(apart, logits_of(model, images, Caap(last=last)))
+    same(efficient, EfficientCaap()(model, images, Logit(1)).values)
+
+
+@pytest.mark.parametrize("name", ["timm/eva02", "timm/qk_norm", "transformers/dinov3"])
+def test_a_block_that_does_more_is_not_taken_apart(name: str) -> None:
+    assert not found(name)
+
+
+def test_a_hook_inside_a_block_keeps_it_whole(tiny_vit: Any, images: Tensor) -> None:
+    handle = tiny_vit.blocks[1].register_forward_hook(lambda _m, _a, out: out * 1.01)
+    model = sightline.adapt(tiny_vit)
+    assert isinstance(model, VisionTransformer)
+    with torch.no_grad():
+        plain = Patching("white", 0, 1, "box", 1, 1).blank_run(model, images)[1].plain
+        got = logits_of(model, images[:1], Caap(last=2))
+        expected = patch_by_patch(model, images[:1], model.normalise(torch.ones_like(images[:1])), 1, 2, 1)
+    handle.remove()
+    assert set(plain) == {0, 2}
+    same(got[0], expected)
+
+
+def test_few_queries_at_a_time_change_nothing(tiny_vit: nn.Module, images: Tensor, monkeypatch: Any) -> None:
+    model = sightline.adapt(tiny_vit)
+    methods = (Caap(last=1), Caap(last=2, radius=2), Caap(frozen=True, shape="manhattan"), EfficientCaap())
+    whole = [method(model, images, Logit(1)).values for method in methods]
+    for module in (prefix, tokens_module):
+        monkeypatch.setattr(module, "QUERIES", 5)
+    for method, values in zip(methods, whole, strict=True):
+        same(method(model, images, Logit(1)).values, values)

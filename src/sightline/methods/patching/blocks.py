@@ -52,7 +52,7 @@ class PlainBlock:
         attended = block.projection(context.transpose(1, 2).flatten(2))
         tokens = tokens + attended if scale1 is None else torch.addcmul(tokens, attended, scale1)
         mlp = block.mlp(tokens if block.norm2 is None else block.norm2(tokens))
-        return tokens + mlp if scale2 is None else torch.addcmul(tokens, mlp, scale2)  # type: ignore[no-any-return]
+        return tokens + mlp if scale2 is None else torch.addcmul(tokens, mlp, scale2)
 
     def attend(self, tokens: Tensor, attention: Attend) -> Tensor:
         """Run the block with this attention."""

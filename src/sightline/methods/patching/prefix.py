@@ -100,11 +100,13 @@ class Copies:
 
     def by_image(self, x: Tensor) -> Tensor:
         """Group the copies by image: (copy, head, prefix, channel) -> (image, head, row, channel)."""
-        return x.unflatten(0, (-1, self.count)).transpose(1, 2).flatten(2, 3)
+        grouped: Tensor = x.unflatten(0, (-1, self.count))
+        return grouped.transpose(1, 2).flatten(2, 3)
 
     def by_copy(self, x: Tensor) -> Tensor:
         """Undo `by_image`."""
-        return x.unflatten(2, (self.count, -1)).transpose(1, 2).flatten(0, 1)
+        apart: Tensor = x.unflatten(2, (self.count, -1))
+        return apart.transpose(1, 2).flatten(0, 1)
 
     def run(self, first: int, last: int, attention: Attention) -> Tensor:
         """Run the copies from layer `first` to `last`: (image, patch, prefix, channel)."""

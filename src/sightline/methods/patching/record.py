@@ -101,7 +101,7 @@ class Patching:
         Nothing later is computed unless the images' `logits` are asked for.
         """
         model = blocks.model
-        end, share = self.read(model), len(images) / model.depth
+        end, share = self.last if logits else self.read(model), len(images) / model.depth
         kept = range(self.start, end) if model.prefix else range(0)
         tokens, keys, values = blocks.run_whole(model.start(images), end, kept)
         spend(forward=end * share)
@@ -120,12 +120,12 @@ class Patching:
 
     def cost(self, model: VisionTransformer, grid: TokenGrid) -> float:
         """Return the work on one image, in forward passes."""
-        end = self.read(model)
-        return (end + KEYS_ALONE * (end < self.last)) / model.depth + self.share(model, grid)
+        return 1 - self.rest(model) + self.share(model, grid)
 
     def rest(self, model: VisionTransformer) -> float:
-        """Return what the images' own logits cost beyond that, in forward passes."""
-        return 1 - self.read(model) / model.depth
+        """Return the part of an image's own run that only its logits need, in forward passes."""
+        end = self.read(model)
+        return 1 - (end + KEYS_ALONE * (end < self.last)) / model.depth
 
     def share(self, model: VisionTransformer, grid: TokenGrid) -> float:
         """Return the work on one image beyond its own run, in forward passes: tokens times blocks."""

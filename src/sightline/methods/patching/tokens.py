@@ -199,10 +199,10 @@ class PatchedCopies:
             if patched:
                 k, v = (torch.cat(pair, dim=2) for pair in zip((k, v), patched, strict=True))
             parts = -(-len(q) * q.shape[2] // QUERIES)
-            by_part = zip(*(x.tensor_split(parts) for x in (q, k, v, self.columns)), strict=True)
-            return torch.cat([some(*part, scale) for part in by_part if len(part[0])])
+            divided = (x.tensor_split(parts) for x in (q, k, v, self.columns))
+            return torch.cat([some(scale, *part) for part in zip(*divided, strict=True) if len(part[0])])
 
-        def some(q: Tensor, k: Tensor, v: Tensor, columns: Tensor, scale: float) -> Tensor:
+        def some(scale: float, q: Tensor, k: Tensor, v: Tensor, columns: Tensor) -> Tensor:
             copies, heads, count, width = q.shape
             q, k, v = (x.transpose(0, 1).contiguous() for x in (q, k, v))  # (head, copy, token, channel)
             own = (q @ k.mT).mul_(scale)
