@@ -69,10 +69,10 @@ class MetricDriven:
         kappa: the least value that counts as important when the map is made dense.
         tau: the share of the response at which insertion stops; 1 is insertion alone, 0 deletion alone.
         search: exact measures every candidate of a step; fast measures new ones, those that were best when last
-            measured and those measured longest ago, and so needs half the passes; blocks measures fewer still and pastes
-            blocks of segments that hardly matter, for a quarter of the passes. Where a search ends below its own seed,
-            in insertion minus deletion, the seed's order is kept with a warning, unless exact is written; the default
-            is exact with that comparison.
+            measured and those measured longest ago, and so needs half the passes; blocks measures fewer still and
+            pastes the segments that hardly matter in blocks, for a quarter of the passes. Where a search ends below its
+            own seed, in insertion minus deletion, the seed's order is kept with a warning, unless exact is written; the
+            default is exact with that comparison.
         per_step: how many segments a step pastes.
         preset: released for the authors' program as it is.
         segments: grid for the model's own patches, slic for superpixels; by default as the preset says.
