@@ -1,6 +1,6 @@
 r"""Compare MDA's searches on photographs: passes, insertion minus deletion, and how far each is from the first one.
 
-    python benchmarks/mda.py --photographs 10 --rows runs/mda-patches.csv --weights ../shared/weights/vit_tiny_patch16_224.safetensors
+    python benchmarks/mda.py --photographs 10 --rows runs/mda-patches.csv --weights WEIGHTS
     python benchmarks/mda.py --photographs 10 --recipes "mda(cells=7, steps=56)" "mda(cells=7, steps=56, per_step=2)"
 
 The folder holds `labels.csv` (file, label, …) and the photographs, beside it or under `images/`. Those to whose class
@@ -31,7 +31,7 @@ import sightline
 from sightline.api import as_batch
 from sightline.extras import require
 
-RECIPES = ("mda", "mda(search='fast')", "mda(per_step=2)", "mda(seed=caap)")
+RECIPES = ("mda", "mda(search='blocks')", "mda(search='fast')", "mda(per_step=2)", "mda(seed=caap)")
 METRICS = ("ins_del_mda(step={})", "mas_ins_del(step={})", "ins_del(step={})")
 COLUMNS = ("image", "recipe", "metric", "value")
 Rows = dict[tuple[str, str], dict[str, float]]  # (image, recipe) -> what was measured, by name

@@ -132,7 +132,8 @@ CHEQUERED = (torch.arange(48)[:, None] + torch.arange(48)).remainder(2).mul(2.0)
 
 
 @pytest.mark.parametrize("options", [
-    "", ", tau=0.0", ", tau=1.0", ", per_step=2", ", search='fast'", ", preset='released', segments='grid'",
+    "", ", tau=0.0", ", tau=1.0", ", per_step=2", ", search='fast'", ", search='blocks'",
+    ", preset='released', segments='grid'",
 ])  # fmt: skip
 def test_finds_the_order_of_an_additive_model(options: str) -> None:
     attribution = sightline.explain(
@@ -238,7 +239,9 @@ def test_each_extreme_of_tau_wins_its_own_half() -> None:
 # ---- batches, passes, densities --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", ["", ", search='fast'", ", per_step=2", ", preset='released'", ", output='sharp'"])
+@pytest.mark.parametrize("options", [
+    "", ", search='fast'", ", search='blocks'", ", per_step=2", ", preset='released'", ", output='sharp'",
+])  # fmt: skip
 def test_a_batch_equals_its_images_one_by_one(options: str, tiny_vit: nn.Module) -> None:
     images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
     recipe = f"mda({QUICK}{options})"
@@ -253,6 +256,7 @@ def test_a_batch_equals_its_images_one_by_one(options: str, tiny_vit: nn.Module)
 
 @pytest.mark.parametrize("options", [
     "", ", search='fast'", ", per_step=2", ", per_step=3, search='fast'", ", tau=0.0, search='exact'", ", window=3",
+    ", search='blocks'", ", per_step=3, search='blocks'", ", preset='released', segments='grid', search='blocks'",
     ", tau=1.0, search='exact'", ", tau=0.0", ", insertion='zero'", ", insertion='black', deletion='blur'",
 ])  # fmt: skip
 @pytest.mark.parametrize("network", ["tiny_vit", "tiny_cnn"])
@@ -410,6 +414,28 @@ def test_patches_that_leave_a_rest_are_painted(tiny_vit: nn.Module, images: Tens
     assert_close(uneven.map[0], wider.paint(torch.from_numpy(refined.images[0].sparse)))
 
 
+def test_a_lazy_search_takes_a_quarter_of_the_passes() -> None:
+    weights = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) / 20
+    model = sightline.adapt(Additive(weights))
+    spent = {}
+    for search in ("", ", search='blocks'"):
+        with torch.no_grad(), counting() as meter:
+            parse(f"mda(seed=random, cells=14, tau=0.3{search})")(model, CHEQUERED[..., :28, :28], Logit(0))
+        spent[search] = meter.passes.forward + meter.passes.backward
+    assert spent[", search='blocks'"] <= spent[""] / 4
+
+
+def test_a_lazy_search_ends_no_lower_than_its_seed() -> None:
+    found = sightline.explain(
+        Additive(WEIGHTS), CHEQUERED, ["mda(seed=random, cells=3, steps=9, search='blocks')", "random"]
+    )
+    step = "ins_del(step=256, fill=('zero', 'zero'))"
+    lazy, seed = (
+        float(sightline.evaluate(Additive(WEIGHTS), CHEQUERED, each.pixels("nearest"), step, 0)[step]) for each in found
+    )
+    assert lazy > seed
+
+
 def test_fast_takes_at_most_half_the_passes() -> None:
     weights = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) / 20
     model = sightline.adapt(Additive(weights))
@@ -431,7 +457,7 @@ def test_works_on_any_model_and_target(tiny_cnn: nn.Module, images: Tensor) -> N
         return batch.mean(dim=-1)[:, :, ::8].flatten(1).double()
 
     for model in (tiny_cnn, function):
-        for search in ("exact", "fast"):
+        for search in ("exact", "fast", "blocks"):
             for target in (1, sightline.Contrast(0, 2), lambda logits: logits[:, 0] * logits[:, 1]):
                 attribution = sightline.explain(
                     model, images, f"mda(seed=None, cells=3, steps=4, search='{search}')", target

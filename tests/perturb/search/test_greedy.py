@@ -13,9 +13,11 @@ from torch import Tensor
 import sightline
 from sightline.models.passes import counting
 from sightline.perturb.endpoints import BLURS, Endpoints, find_endpoints
+from sightline.perturb.search import greedy as greedy_module
 from sightline.perturb.search.composites import Composite, Measure, Search, side_by_side
 from sightline.perturb.search.greedy import Rule, greedy, most_passes, passes, released_length
 from sightline.perturb.search.interior_point import early_fit
+from sightline.perturb.search.lazy import Pace
 from sightline.perturb.search.magnitudes import convex_fit
 from sightline.perturb.search.shortlist import Shortlist
 from sightline.perturb.segments import grid_segments
@@ -54,7 +56,7 @@ def bright() -> list[Tensor]:
 
 
 @pytest.mark.parametrize(
-    "rule", [Rule(16), Rule(16, tau=1), Rule(16, tau=0), Rule(16, per_step=5), Rule(16, fast=True)]
+    "rule", [Rule(16), Rule(16, tau=1), Rule(16, tau=0), Rule(16, per_step=5), Rule(16, fast=True), Rule(16, lazy=True)]
 )
 def test_images_side_by_side_find_their_own_orders(rule: Rule, bright: list[Tensor]) -> None:
     for image, found in zip(bright, run(bright, rule), strict=True):
@@ -75,7 +77,8 @@ def test_of_equal_candidates_the_first_is_taken() -> None:
 
 @pytest.mark.parametrize("rule", [
     Rule(5), Rule(16), Rule(5, tau=0), Rule(5, tau=1), Rule(5, per_step=2), Rule(6, fast=True), Rule(16, fast=True),
-    Rule(6, per_step=3, fast=True), Rule(4, per_step=4, fast=True),
+    Rule(6, per_step=3, fast=True), Rule(4, per_step=4, fast=True), Rule(5, lazy=True), Rule(16, lazy=True),
+    Rule(5, tau=0, lazy=True), Rule(5, tau=1, lazy=True), Rule(6, per_step=3, lazy=True),
 ])  # fmt: skip
 def test_passes_are_known_beforehand(rule: Rule, bright: list[Tensor]) -> None:
     with counting() as meter:
@@ -91,6 +94,54 @@ def test_a_fast_search_takes_less_than_half_of_the_exact_ones_passes(inserted: i
     exact, fast = passes(196, inserted, Rule(28)), passes(196, inserted, Rule(28, fast=True))
     fixed = 2 + len(BLURS) + 2 * 223 + 25  # both also pay for the ends, two curves, and the seed
     assert fast + fixed <= (exact + fixed) / 2
+
+
+@pytest.mark.parametrize("inserted", [1, 7, 29, 48])
+def test_a_lazy_search_takes_a_quarter_of_the_exact_ones_passes(inserted: int) -> None:
+    exact, lazy = passes(196, inserted, Rule(28)), passes(196, inserted, Rule(28, lazy=True))
+    fixed = 2 + len(BLURS) + 2 * 223 + 54 + 25  # both also pay for the ends, two curves, the comparison and the seed
+    assert lazy + fixed <= (exact + fixed) / 4
+
+
+def curious(images: Tensor) -> Tensor:
+    """Logits of a function in which segments matter together, so that gains change from step to step."""
+    cells = torch.nn.functional.avg_pool2d(images.mean(dim=1, keepdim=True), 2).flatten(1)
+    mixed = torch.rand(16, 16, dtype=cells.dtype, generator=torch.Generator().manual_seed(0))
+    return torch.sin(3 * cells @ mixed).sum(dim=1, keepdim=True)
+
+
+def test_a_lazy_search_that_measures_all_candidates_one_by_one_is_the_exact_one(
+    bright: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = sightline.adapt(curious)
+    scores = [float(curious(torch.stack([image, torch.zeros_like(image)]))[0]) for image in bright]
+    empty = float(curious(torch.zeros(1, 3, 8, 8, dtype=torch.float64)))
+    points = [
+        Endpoints(image, torch.zeros_like(image), torch.zeros_like(image), full, empty, empty, 31)
+        for image, full in zip(bright, scores, strict=True)
+    ]
+
+    def orders(rule: Rule) -> list[Any]:
+        searches = [greedy(point, SEGMENTS, list(range(16)), rule) for point in points]
+        return [
+            (found.order, found.insertion, found.deletion) for found in side_by_side(model, Custom(first), searches)
+        ]
+
+    for options in ({}, {"tau": 0.0}, {"tau": 1.0}):
+        assert orders(Rule(12, lazy=True, **options)) != orders(Rule(12, **options))
+    monkeypatch.setattr(greedy_module, "AGAIN", 12)
+    monkeypatch.setattr(greedy_module, "PARTS", 0)
+    monkeypatch.setattr(greedy_module, "LAZY_SHARE", 2.0)
+    for options in ({}, {"tau": 0.0}, {"tau": 1.0}):
+        for got, want in zip(orders(Rule(12, lazy=True, **options)), orders(Rule(12, **options)), strict=True):
+            assert got == want
+
+
+def test_blocks_shrink_with_what_is_left() -> None:
+    pace = Pace(window=28, again=6, parts=10)
+    assert [pace.sizes(left) for left in (196, 60, 20, 19, 1)] == [(19, 57), (6, 28), (2, 20), (1, 19), (1, 1)]
+    assert Pace(4, 2).sizes(196) == (1, 4)
+    assert Pace(4, 2, per_step=3).sizes(196) == (3, 4)
 
 
 def test_the_exact_search_at_14_by_14_costs_what_the_authors_count() -> None:

@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 
 from sightline.perturb.endpoints import Endpoints
 from sightline.perturb.search.composites import Composite, Measure, Search
+from sightline.perturb.search.lazy import Pace, Steps, lazy_cost, lazy_steps
 from sightline.perturb.search.shortlist import Shortlist
 from sightline.perturb.segments import Segments
-
-Steps = list[tuple[int, float]]  # the segments pasted, each with the score after it
 
 # share of the way from the blank image's score to the image's below which there is nothing to see; None: no level
 NOTHING: float | None = None
 FRONT = 3  # candidates that are asked first then
 SHARE = 0.43  # of the exact search's passes that the fast one takes; the curves measured afterwards make it a half
+LAZY_SHARE = 0.165  # that a lazy one takes; the curves make it a quarter
+AGAIN = 6  # candidates that a lazy search measures again at a step, at least
+PARTS = 10  # a lazy deletion places one in so many of the segments that are left
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,8 @@ class SegmentOrder:
         order: the segments, most important first.
         inserted: how many of them the insertion phase placed.
         insertion: the score after each of the segments that the insertion phase pasted.
-        deletion: the score as segments are added to the blank image, least important first.
+        deletion: the score as segments are added to the blank image, least important first; of blocks that a lazy
+            search added at once, only the last is measured and the others lie evenly between.
     """
 
     order: tuple[int, ...]
@@ -47,6 +50,7 @@ class Rule:
         fast: measure the promising candidates only.
         trusting: whether a fast search may take the seed's word where there is nothing to see.
         cut_short: keep only those insertions that the released program keeps.
+        lazy: measure few candidates again, and place blocks.
     """
 
     window: int
@@ -55,6 +59,7 @@ class Rule:
     fast: bool = False
     trusting: bool = True
     cut_short: bool = False
+    lazy: bool = False
 
 
 def greedy(endpoints: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[SegmentOrder]:
@@ -101,13 +106,19 @@ def insert(endpoints: Endpoints, segments: Segments, seed: Sequence[int], rule: 
     composite, left = Composite(endpoints.image, endpoints.blurred, segments), list(seed)
     pasted = [(-1, endpoints.blur)]
     span = abs(endpoints.full - endpoints.blur) or 1.0
+
+    def back(score: float) -> bool:
+        return rule.tau < 1 and (score - endpoints.blur) / span >= rule.tau
+
+    if rule.lazy:
+        return (yield from lazy_steps(composite, left, endpoints.blur, 1, insertion_pace(rule), back))
     while left:
         shortlist.size = insertion_size(segments.count, len(pasted) - 1, rule)
         for step in (yield from pick(composite, left[: rule.window], pasted[-1][1], rule.per_step, shortlist)):
             composite.paste(step[0])
             left.remove(step[0])
             pasted.append(step)
-            if rule.tau < 1 and (step[1] - endpoints.blur) / span >= rule.tau:
+            if back(step[1]):
                 return pasted[1:]
     return pasted[1:]
 
@@ -121,6 +132,9 @@ def delete(endpoints: Endpoints, segments: Segments, seed: Sequence[int], rule: 
     shortlist = Shortlist(size, sign=-1)
     composite, left = Composite(endpoints.image, endpoints.blank, segments), list(seed)
     pasted = [(-1, endpoints.empty)]
+    if rule.lazy:
+        pace = deletion_pace(rule, size)
+        return (yield from lazy_steps(composite, left, endpoints.empty, -1, pace, lambda score: False))
     quiet = -math.inf
     if NOTHING is not None and rule.fast and rule.trusting and rule.per_step == 1:
         quiet = endpoints.empty + NOTHING * (endpoints.full - endpoints.empty)
@@ -200,7 +214,12 @@ def insertion_size(count: int, done: int, rule: Rule) -> int:
 
 
 def deletion_size(count: int, inserted: int, rule: Rule) -> int:
-    """Return how many candidates a deletion step measures: in a fast search as many as its share of passes allows."""
+    """Return how many candidates a deletion step measures: in a fast search as many as its share of passes allows.
+
+    In a lazy search it is how many are measured again.
+    """
+    if rule.lazy:
+        return _lazy_size(count, inserted, rule)
     if not rule.fast:
         return rule.window
     exact = replace(rule, fast=False)
@@ -211,8 +230,30 @@ def deletion_size(count: int, inserted: int, rule: Rule) -> int:
     return next((size for size in sizes if steps_cost(count - inserted, rule, size) <= left), least)
 
 
+def insertion_pace(rule: Rule) -> Pace:
+    """Return how much a lazy insertion measures; its segments come first, so none go in blocks."""
+    return Pace(rule.window, max(AGAIN, rule.per_step), rule.per_step)
+
+
+def deletion_pace(rule: Rule, again: int) -> Pace:
+    """Return how much a lazy deletion measures."""
+    return Pace(rule.window, again, rule.per_step, PARTS)
+
+
+def _lazy_size(count: int, inserted: int, rule: Rule) -> int:
+    """Return how many candidates a lazy deletion measures again, so that the search keeps to its share of passes."""
+    exact = replace(rule, lazy=False, per_step=1)
+    allowed = LAZY_SHARE * (insertion_cost(count, inserted, exact) + steps_cost(count - inserted, exact, rule.window))
+    left = allowed - insertion_cost(count, inserted, rule) - inserted  # which the curve at the end measures once more
+    sizes = range(rule.window, AGAIN, -1)
+    cost = {size: lazy_cost(count - inserted, count - inserted, deletion_pace(rule, size)) for size in sizes}
+    return next((size for size in sizes if cost[size] <= left), min(AGAIN, rule.window))
+
+
 def insertion_cost(count: int, stop: int, rule: Rule) -> int:
     """Return the passes it takes to insert `stop` of `count` segments."""
+    if rule.lazy:
+        return lazy_cost(count, stop, insertion_pace(rule))
     return sum(
         _step_cost(count, done, rule, insertion_size(count, done, rule)) for done in range(0, stop, rule.per_step)
     )
@@ -240,5 +281,9 @@ def most_passes(count: int, rule: Rule) -> int:
 
 def passes(count: int, stop: int, rule: Rule) -> int:
     """Return the passes of a search that inserts `stop` segments; the curve at its end measures these once more."""
-    deletion = steps_cost(count - stop, rule, deletion_size(count, stop, rule))
+    size = deletion_size(count, stop, rule)
+    if rule.lazy:
+        deletion = lazy_cost(count - stop, count - stop, deletion_pace(rule, size))
+    else:
+        deletion = steps_cost(count - stop, rule, size)
     return insertion_cost(count, stop, rule) + deletion + stop

@@ -35,6 +35,15 @@ class Shortlist:
         chosen.update(longest[:waiting])
         return [candidate for candidate in candidates if candidate in chosen]
 
+    def unknown(self, candidates: Sequence[int]) -> list[int]:
+        """Return those that were never measured."""
+        return [candidate for candidate in candidates if candidate not in self._gain]
+
+    def best(self, candidates: Sequence[int], count: int) -> list[int]:
+        """Return those that were best when last measured, the best first; of equal ones, the first that came."""
+        known = [candidate for candidate in candidates if candidate in self._gain]
+        return sorted(known, key=lambda candidate: -self._gain[candidate])[:count]
+
     def learn(self, candidates: Sequence[int], scores: Sequence[float], before: float) -> None:
         """Remember the scores that came of pasting each candidate, given the score without it."""
         for candidate, score in zip(candidates, scores, strict=True):
