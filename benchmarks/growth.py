@@ -143,7 +143,7 @@ class Growth:
 def fitted(values: Sequence[float], costs: Sequence[float]) -> Fit:
     """Fit a power law to the four largest points."""
     fit: Any = stats.linregress(np.log(values[-POINTS:]), np.log(np.maximum(costs[-POINTS:], 1e-9)))
-    reach = stats.t.ppf(0.975, len(values[-POINTS:]) - 2) * fit.stderr
+    reach = np.nan_to_num(stats.t.ppf(0.975, len(values[-POINTS:]) - 2) * fit.stderr)  # 0 where nothing grows
     return Fit(float(fit.slope), float(fit.slope - reach), float(fit.slope + reach))
 
 

@@ -44,11 +44,13 @@ class LiveTensors(TorchDispatchMode):
     """Measure the bytes of the tensors that are made inside and still held, and their largest sum, `peak`.
 
     Every storage counts once, whatever views there are of it. What was there before, such as weights and the images,
-    does not count, nor do the scratch spaces of kernels.
+    does not count, nor do the scratch spaces of kernels. Tensors without contents count when `weightless`, and no
+    others do.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, weightless: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.weightless = weightless
         self.held: int = 0
         self.peak: int = 0
         self._known: dict[int, int] = {}
@@ -62,6 +64,8 @@ class LiveTensors(TorchDispatchMode):
         return output
 
     def _note(self, tensor: Tensor, *, made_here: bool) -> None:
+        if tensor.is_meta != self.weightless:
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._known:
@@ -136,7 +140,7 @@ def _count(model: Adapter, size: Size) -> ActivationMemory | None:
 
 
 def _peak(weightless: Adapter, size: Size, *, graph: bool) -> int:
-    tensors = LiveTensors()
+    tensors = LiveTensors(weightless=True)
     with tensors:
         blank_logits(weightless, size, "meta", graph=graph)
     return tensors.peak
@@ -190,12 +194,14 @@ def estimated_peak(model: Adapter, passes: Passes, needs: frozenset[str] = froze
     if each is None:
         return 0
     share = min(1.0, passes.backward / max(passes.forward, 1.0))  # of the model that a backward pass goes through
-    running = min(each.graph, each.forward + int(share * each.graph)) if passes.forward else 0
     attention = int(COPIES * (share or 1.0) * each.attention) if "attention" in needs else 0
+    whole = each.graph if share else each.forward if passes.forward else 0  # weights that want a gradient keep it whole
+    one = max(COPIES * each.image, whole + attention)
     if passes.forward <= ONE_PASS:
-        return max(COPIES * each.image, running + attention)
+        return one
     rows = min(model.batch, math.ceil(passes.forward))
-    return rows * (each.image + running + (attention if share else 0)) + (0 if share else attention)
+    running = min(each.graph, each.forward + int(share * each.graph))
+    return max(one, rows * (each.image + running + (attention if share else 0)) + (0 if share else attention))
 
 
 # ---- what is free ---------------------------------------------------------------------------------------------------

@@ -110,11 +110,11 @@ class AttentionTimesNorm(_BlockMatrices):
         if not -model.depth <= self.layer < model.depth:
             raise RecipeError(f"got layer={self.layer}; {model.name} has blocks 0 to {model.depth - 1}")
         own = self.layer % model.depth
-        parts = read_parts(model, images)
+        parts = read_parts(model, images, 0 if every_layer else own)
         if every_layer:
             found = replace(own_rows(model, images, [self.matrix(part) for part in parts]), own=own)
         else:
-            found = replace(own_rows(model, images, [self.matrix(parts[own])]), layers=(own,))
+            found = replace(own_rows(model, images, [self.matrix(parts[0])]), layers=(own,))
         return [found] * len(targets)
 
     def matrix(self, parts: Parts) -> Tensor:
