@@ -182,7 +182,7 @@ def _listed(sides: Sequence[Side], images: Any, targets: Any) -> Iterator[tuple[
     if isinstance(images, Dataset):
         for picture in dataset_pictures(images):
             prepared = [(side, picture.photograph, picture.batch(side.model)) for side in sides]
-            yield picture.name, prepared, picture_targets(picture, () if targets is None else given)
+            yield picture.name, prepared, picture_targets(picture, () if targets is None else given, sides[0].model)
         return
     for of_image in zip(*(single_images(side.model, images) for side in sides), strict=True):
         yield of_image[0][0], [(side, *row[1:]) for side, row in zip(sides, of_image, strict=True)], given

@@ -141,10 +141,11 @@ def _same_pixels(one: LabelledImage, other: LabelledImage) -> bool:
     return one.pixels is not None and other.pixels is not None and torch.equal(one.pixels, other.pixels)
 
 
-def picture_targets(picture: LabelledImage, given: Sequence[Any] = ()) -> list[Any]:
+def picture_targets(picture: LabelledImage, given: Sequence[Any] = (), model: Adapter | None = None) -> list[Any]:
     """Return what is explained of a picture: what is given, else the classes that it shows, else the predicted class.
 
-    Where these are several classes each target knows all of them, for ``var(…, classes='picture')``.
+    Where these are several classes each target knows all of them, for ``var(…, classes='picture')``. Of a segmentation
+    or a detector they are labels, whose region or box is looked for.
 
     >>> picture_targets(LabelledImage("a", classes=(3, 5)))
     [Logit(index=(3,)), Logit(index=(5,))]
@@ -154,6 +155,6 @@ def picture_targets(picture: LabelledImage, given: Sequence[Any] = ()) -> list[A
     wanted = list(given) or list(picture.classes)
     numbers = [one for one in wanted if isinstance(one, int)]
     shown = tuple(numbers) if len(numbers) > 1 else picture.classes
-    if len(shown) < 2:
+    if len(shown) < 2 or (model is not None and model.declared_output in ("dense", "boxes")):
         return wanted or [None]
     return [Logit((one,), classes=(shown,)) if isinstance(one, int) else one for one in wanted]

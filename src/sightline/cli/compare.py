@@ -132,7 +132,7 @@ def _compare_one(
     for side in sides:
         picture = source.read(side.model)
         prepared = [(side, picture.photograph, picture.batch(side.model))]
-        wanted = picture_targets(picture, targets[side.name])
+        wanted = picture_targets(picture, targets[side.name], side.model)
         image = compare_image(
             source.name, prepared, wanted, step=request.step, enlarge=request.enlarge, advance=advance
         )

@@ -221,7 +221,7 @@ class FileRun:
     def _asked(self, picture: LabelledImage, batch: Tensor) -> tuple[Adapter, list[Any]]:
         """Return the adapter to explain, and what is explained of an image; of an answer, every word unless told."""
         if not isinstance(self.model, VisionLanguage):
-            return self.model, picture_targets(picture, self.targets)
+            return self.model, picture_targets(picture, self.targets, self.model)
         answered = self.model if self.model.answer_tokens else self.model.answering(batch)
         return answered, list(self.targets or range(len(answered.words)))
 

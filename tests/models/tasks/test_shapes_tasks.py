@@ -146,3 +146,11 @@ def test_the_command_line_explains_regions_and_boxes(tmp_path: Path, model: str,
     outcome = json.loads(done.stdout)
     assert words.format(label=label) in json.dumps(outcome["images"][0])
     assert Path(outcome["page"]).is_file()
+
+
+def test_scenes_of_a_data_set_are_explained_by_the_labels_they_show(tmp_path: Path) -> None:
+    data = "shapes_scenes(count=1, seed=7, task='detection')"
+    options = ["--method", "ixg", "--metric-step", "1024", "--json", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, ["explain", "--data", data, "--model", "bundled/shapes-detector", *options])
+    assert done.exit_code == 0, done.output
+    assert "in the box" in json.dumps(json.loads(done.stdout)["images"])

@@ -16,6 +16,7 @@ from torch.testing import assert_close
 from sightline.errors import InputError, TargetError
 from sightline.extras import require
 from sightline.models import adapt
+from sightline.models.inputs import as_batch
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.models.vit.wrapped import WrappedTransformer
 from sightline.models.vit.zero_shot import zero_shot
@@ -313,3 +314,17 @@ def test_a_clip_model_without_its_tokenizer_says_how_to_give_one() -> None:
 def test_a_tower_without_a_text_encoder_says_so() -> None:
     with pytest.raises(TargetError, match="has no text encoder"):
         adapt(TRANSFORMERS["transformers/clip_tower"].build()).encode_text(["dog"])
+
+
+def test_the_pictures_of_siglip2_are_put_together_from_the_patches_its_processor_cuts() -> None:
+    library = require("transformers")
+    processor = library.Siglip2ImageProcessor(patch_size=8, max_num_patches=30)
+    model = adapt(TRANSFORMERS["transformers/siglip2_tower"].build(), processor=processor)
+    picture = Image.effect_noise((96, 64), 80).convert("RGB")
+    batch = as_batch(model, picture)
+    made = processor(images=picture, return_tensors="pt")
+    with torch.no_grad():
+        want = model.model(**made).pooler_output
+        assert torch.allclose(model(batch), want, atol=1e-5)  # padded and masked there, neither here
+    rows, columns = made["spatial_shapes"][0].tolist()
+    assert tuple(batch.shape) == (1, 3, 8 * rows, 8 * columns)

@@ -57,13 +57,14 @@ class TransformersSiglip2(TransformersVit):
 def to_patches(images: Tensor, patch: tuple[int, int]) -> Tensor:
     """Cut images into patches row by row, (batch, patch, pixel · channel)."""
     rows, columns = images.shape[-2] // patch[0], images.shape[-1] // patch[1]
-    cut = images.unflatten(3, (columns, patch[1])).unflatten(2, (rows, patch[0]))  # (batch, channel, row, y, column, x)
+    # (batch, channel, row, y, column, x)
+    cut: Tensor = images.unflatten(3, (columns, patch[1])).unflatten(2, (rows, patch[0]))
     return cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
 
 
 def from_patches(patches: Tensor, grid: tuple[int, int], side: int) -> Tensor:
     """Lay one image's patches, (patch, pixel · channel), as (channel, height, width)."""
-    cut = patches[: grid[0] * grid[1]].unflatten(1, (side, side, -1)).unflatten(0, grid)
+    cut: Tensor = patches[: grid[0] * grid[1]].unflatten(1, (side, side, -1)).unflatten(0, grid)
     return cut.permute(4, 0, 2, 1, 3).flatten(3, 4).flatten(1, 2)
 
 
