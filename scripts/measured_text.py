@@ -73,7 +73,8 @@ def spread(rows: Sequence[Row]) -> str:
     for metric in dict.fromkeys(row["metric"] for row in rows):
         own = sorted((row for row in rows if row["metric"] == metric), key=lambda row: float(row["difference"]))
         ends = signed(own[0]) if len(own) == 1 else f"{signed(own[0])} to {signed(own[-1])}"
-        parts.append(f"`{metric.partition('(')[0]}` {ends}")
+        share = re.search(r"stages=\(([\d.]+),\)", metric)
+        parts.append(f"`{metric.partition('(')[0]}`{f' at {share[1]}' if share else ''} {ends}")
     return "; ".join(parts)
 
 
