@@ -4,6 +4,8 @@ import sys
 from importlib.metadata import version as installed
 from pathlib import Path
 
+from sphinx.errors import ExtensionError
+
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 
 project = "sightline"
@@ -52,6 +54,8 @@ def _write_twins(app, error):
     if error is None and app.builder.format == "html":
         documentation_notebooks.write(Path(app.outdir) / "notebooks")
         documentation_twins.write(Path(app.srcdir), Path(app.outdir), sorted(app.env.found_docs))
+        if foreign := documentation_twins.foreign_pages(Path(app.outdir)):
+            raise ExtensionError(f"{', '.join(foreign[:5])} load something from another host")
 
 
 def setup(app):

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from documentation_text import plain
 
-__all__ = ["llms_text", "write"]
+__all__ = ["foreign_pages", "llms_text", "write"]
 
+FOREIGN = re.compile(r'<(?:script|link|img)\b[^>]*\b(?:src|href)="(?:https?:)?//')
 PICTURES = "generated/pictures"  # Sphinx gathers them elsewhere; twins look for them here
 SECTIONS = {
     "": "Start",
@@ -70,3 +71,9 @@ def write(source: Path, out: Path, names: Sequence[str]) -> None:
     if (source / PICTURES).is_dir():
         shutil.copytree(source / PICTURES, out / PICTURES, dirs_exist_ok=True)
     (out / "llms.txt").write_text(llms_text(pages), encoding="utf-8")
+
+
+def foreign_pages(out: Path) -> list[str]:
+    """Return the pages of a built documentation that load a script, a style or a picture from another host."""
+    pages = sorted(out.rglob("*.html"))
+    return [path.relative_to(out).as_posix() for path in pages if FOREIGN.search(path.read_text(encoding="utf-8"))]

@@ -220,6 +220,13 @@ def test_what_no_bundled_model_offers_is_said_in_place_of_a_picture(tmp_path, mo
     )
 
 
+def test_a_page_that_loads_something_from_another_host_is_found(tmp_path):
+    (tmp_path / "guide").mkdir()
+    (tmp_path / "index.html").write_text('<a href="https://example.org">elsewhere</a><script src="own.js"></script>')
+    (tmp_path / "guide" / "one.html").write_text('<script async src="https://example.org/x.js"></script>')
+    assert documentation_twins.foreign_pages(tmp_path) == ["guide/one.html"]
+
+
 # ---- coverage of other libraries -----------------------------------------------------------------------------------
 
 

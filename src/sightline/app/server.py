@@ -20,6 +20,7 @@ from sightline.app import routes_ask, routes_show
 from sightline.app.jobs import Busy, Queues
 from sightline.app.limits import Limits
 from sightline.app.maps import MapCache
+from sightline.app.memory import keep_freed_memory
 from sightline.app.models import Models, found_models
 from sightline.app.pictures import TooLarge
 from sightline.app.security import LOOPBACK, Guard
@@ -93,6 +94,7 @@ def load_first_model(app: FastAPI) -> None:
 
 def serve(app: FastAPI, host: str, port: int) -> None:
     """Answer requests until the process is told to stop."""
+    keep_freed_memory()
     uvicorn.run(app, host=host, port=port, log_level="warning", server_header=False, timeout_graceful_shutdown=2)
 
 

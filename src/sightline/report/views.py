@@ -202,8 +202,7 @@ def sanity_html(check: SanityCheck) -> str:
     strips = [
         f"<p><b><code>{escape(method.recipe)}</code> {escape(method.verdict.word)}.</b> "
         f"{escape(method.verdict.sentence)}</p>"
-        f'<img alt="{escape(method.recipe)} on ever more random models" style="max-width: 100%" '
-        f'src="{embed(sanity_strip(check, method), 1200)}">'
+        + _wide_picture(sanity_strip(check, method), f"{method.recipe} on ever more random models")
         for method in check.methods
     ]
     return _block(f"<code>{escape(repr(check))}</code>", "".join(strips))
@@ -240,10 +239,7 @@ def comparison_html(comparison: Comparison) -> str:
     """Return one picture per image, and the agreement of its maps."""
     parts = []
     for image in comparison.images[:SHOWN]:
-        source = embed(comparison_picture(image), 1200)
-        parts.append(
-            f'<p><b>{escape(image.name)}</b></p><img alt="{escape(image.name)}" style="max-width: 100%" src="{source}">'
-        )
+        parts.append(f"<p><b>{escape(image.name)}</b></p>{_wide_picture(comparison_picture(image), image.name)}")
         parts.append(_agreement_table(image))
     return _block(f"<code>{escape(repr(comparison))}</code>", "".join(parts))
 
@@ -263,10 +259,23 @@ def _agreement_table(image: ComparedImage) -> str:
         for number, (name, values) in enumerate(zip(names, image.agreement, strict=True), 1)
     )
     caption = "<caption>Spearman's rank correlation of every two maps</caption>"
-    return f"<table>{caption}<thead><tr><td></td>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    table = f"<table>{caption}<thead><tr><td></td>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    return _scrolling(table, f"How far the maps of {image.name} agree")
 
 
 # ---- pieces --------------------------------------------------------------------------------------------------------
+
+
+def _wide_picture(picture: Image.Image, text: str) -> str:
+    """Return a picture as wide as the page, which scrolls where the page is too narrow to read it."""
+    width = min(picture.width // 2, 900)
+    style = f"max-width: 100%; min-width: {width}px"
+    image = f'<img alt="{escape(text)}" style="{style}" src="{embed(picture, 1200)}">'
+    return _scrolling(image, f"Picture: {text}")
+
+
+def _scrolling(html: str, label: str) -> str:
+    return f'<div tabindex="0" role="region" aria-label="{escape(label)}" style="overflow-x: auto">{html}</div>'
 
 
 def png_bytes(picture: Image.Image) -> bytes:
