@@ -10,6 +10,7 @@
     ├── RecipeError           text that is not a recipe, an unknown name, a wrong option
     ├── RegistryError         a name registered twice, a faulty registration
     ├── UnsupportedModel      a model nobody knows how to read, or one that lacks what a method needs
+    │   └── PromptNeeded      a vision-language model that was not told what to ask
     ├── UnsupportedMethod     an operator over a method where it has no meaning
     ├── SiteError             a site that does not exist, or that ran twice in one capture
     ├── NumericalError        NaN or infinity where a number was needed

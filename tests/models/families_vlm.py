@@ -17,7 +17,6 @@ from sightline.extras import require
 WORDS = ["what", "is", "on", "the", "table", "?", "a", "cup", "cat", "dog", "red", "blue", "of", "and", "it", "shows"]
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<image>", "<end_of_utterance>", "<fake_token_around_image>"]
 SPECIAL += ["<global-img>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
-SPECIAL += ["<start_of_image>", "<end_of_image>", "<image_soft_token>"]
 SPECIAL += [f"<row_{row}_col_{column}>" for row in range(1, 7) for column in range(1, 7)]
 QUESTION = "what is on the table ?"
 ANSWER = "a red cup"
@@ -103,7 +102,7 @@ def gemma3() -> tuple[Any, Any]:
     transformers = require("transformers")
     words = tokenizer(
         extra_special_tokens={
-            "image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>",
+            "image_token": "<|image_pad|>", "boi_token": "<|vision_start|>", "eoi_token": "<|vision_end|>",
         }
     )  # fmt: skip
     config = transformers.Gemma3Config(
@@ -113,12 +112,12 @@ def gemma3() -> tuple[Any, Any]:
             layer_types=["sliding_attention", "full_attention", "sliding_attention"],
         ),
         mm_tokens_per_image=16,
-        image_token_index=_number(words, "<image_soft_token>"),
-        boi_token_index=_number(words, "<start_of_image>"),
-        eoi_token_index=_number(words, "<end_of_image>"),
+        image_token_index=_number(words, "<|image_pad|>"),
+        boi_token_index=_number(words, "<|vision_start|>"),
+        eoi_token_index=_number(words, "<|vision_end|>"),
     )  # fmt: skip
     pictures = transformers.Gemma3ImageProcessor(size={"height": 64, "width": 64})
-    template = _TEMPLATE.replace("IMAGE", "<start_of_image>")
+    template = _TEMPLATE.replace("IMAGE", "<|vision_start|>")
     processor = transformers.Gemma3Processor(pictures, words, chat_template=template, image_seq_length=16)
     return randomised(transformers.Gemma3ForConditionalGeneration(config)), processor
 

@@ -46,6 +46,7 @@ def test_every_transformer_says_whether_it_returns_classes_or_an_embedding(name:
     bare = name.startswith("open_clip") or name in (
         "transformers/clip", "transformers/clip_tower", "transformers/clip_backbone", "transformers/vit_backbone",
         "transformers/dinov2_backbone", "transformers/siglip", "transformers/siglip_tower",
+        "transformers/siglip2", "transformers/siglip2_tower",
         "transformers/beit_backbone", "transformers/dinov3", "transformers/dinov3_gated",
     )  # fmt: skip
     adapter = adapt(families_vit.FAMILIES[name].build())

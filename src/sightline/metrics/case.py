@@ -128,7 +128,7 @@ class Case:
         def make() -> Tensor:
             return response_curve(self.model, self.images, self.target, order, curve, **known)
 
-        if self.known is None:
+        if self.known is None or not _can_be_key(self.target):
             return make()
         same = hashlib.blake2b(order.cpu().numpy().tobytes(), digest_size=16).digest()  # maps of the same order
         return self.once_for_images((curve, self.target, same), make)
@@ -306,6 +306,15 @@ def _sound_masks(masks: Tensor, size: tuple[int, ...]) -> Tensor:
             f"got mask values from {lowest} to {highest}; a mask has 1 for evidence, 0 for background, -1 for ignore"
         )
     return masks.to(torch.int8)
+
+
+def _can_be_key(target: Target) -> bool:
+    """Tell whether a target can be compared with others; one that holds a mask or a box cannot."""
+    try:
+        hash(target)
+    except TypeError:
+        return False
+    return True
 
 
 def _text(size: tuple[int, ...]) -> str:

@@ -22,6 +22,7 @@ from sightline.types import Attribution, Passes, Target, pixel_grid
 # The numbers of the authors' configurations, the same for all of their models but the noise.
 FLIPPED, DEGREES, SHIFT, SCALE = 0.5, 20.0, 0.1, 0.1
 DEVIATION, OUTLYING, EPSILON = 1.4826, 2.5, 1e-8  # a normal distribution's deviation by its median deviation
+OUTLIER_COPIES = 5  # of all contributions that leaving outliers out holds at once
 GAUSSIAN, BILATERAL = (11, 7.0), (5, 0.5, 0.05)  # window and deviation; of the second filter also that of values
 
 
@@ -103,6 +104,12 @@ class Dave(MultiTarget):
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(self.samples, self.samples * count)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: the graphs of a batch, and the contributions of every copy."""
+        height, width = model.default_size
+        contributions = self.samples * model.image_channels * height * width * max(4, model.dtype.itemsize)
+        return model.peak(Passes(self.samples, self.samples)) + OUTLIER_COPIES * contributions
 
 
 def random_map(generator: torch.Generator) -> Tensor:
