@@ -1,8 +1,8 @@
-"""Write what docs/measured holds into the guides: claims of papers, leaderboard, default panel, speed.
+"""Write what docs/measured holds into the guides and the README: claims, leaderboard, default panel, speed.
 
     python scripts/measured_text.py
 
-A guide has a place for it between two comments, ``<!-- measured: NAME -->`` and ``<!-- end -->``; what stands there is
+A page has a place for it between two comments, ``<!-- measured: NAME -->`` and ``<!-- end -->``; what stands there is
 written anew. tests/architecture/test_measured_text.py compares.
 """
 
@@ -181,13 +181,39 @@ def panel(kind: str) -> str:
 # ---- other packages ------------------------------------------------------------------------------------------------
 
 MODELS = {"vit_tiny": "ViT-Tiny", "efficientnet_lite0": "EfficientNet-Lite0", "resnet50": "ResNet-50"}
+KNOWN_PAIRS = (
+    ("grad_cam", "grad-cam GradCAM"), ("layer_cam", "grad-cam LayerCAM"), ("eigen_cam", "grad-cam EigenCAM"),
+    ("guided_grad_cam", "captum GuidedGradCam"), ("conductance", "captum LayerConductance"),
+    ("lrp", "zennit EpsilonPlus"), ("occlusion", "captum Occlusion"), ("kernel_shap", "captum KernelShap"),
+    ("ig", "captum IntegratedGradients"), ("ixg", "captum InputXGradient"), ("smooth_grad", "captum NoiseTunnel"),
+    ("deep_lift", "captum DeepLift"), ("pixel_flipping", "quantus PixelFlipping"),
+)  # fmt: skip
+
+
+def _pairs() -> dict[tuple[str, str], dict[str, Row]]:
+    """Return the measurements of every method or metric and peer, by model."""
+    rows: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in read("peers"):
+        rows.setdefault((row["recipe"].partition("(")[0], row["peer"]), {})[row["model"]] = row
+    return rows
+
+
+def peers_in_short() -> str:
+    """Return the ratios of well-known methods on the two trained models."""
+    rows = _pairs()
+    models = [model for model in MODELS if model != "resnet50"]
+    heads = ("here", "there", *(f"{MODELS[model]}" for model in models))
+    cells = [
+        (f"`{name}`", peer, *(_ratio(by_model.get(model)) for model in models))
+        for name, peer in KNOWN_PAIRS
+        if (by_model := rows.get((name, peer)))
+    ]
+    return table(heads, cells)
 
 
 def peers() -> str:
     """Return how long methods and metrics take beside those of other packages, and beside bare passes."""
-    rows: dict[tuple[str, str], dict[str, Row]] = {}
-    for row in read("peers"):
-        rows.setdefault((row["recipe"].partition("(")[0], row["peer"]), {})[row["model"]] = row
+    rows = _pairs()
     heads = ("here", "there", *(f"{name}, peer / ours" for name in MODELS.values()), "ours / bare passes")
     cells = [
         (f"`{name}`", peer, *(_ratio(by_model.get(model)) for model in MODELS), _bare(by_model))
@@ -221,6 +247,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "claims": all_claims,
     "claims-overview": overview,
     "peers": peers,
+    "peers-in-short": peers_in_short,
     "peer-reasons": peer_reasons,
     **{f"leaderboard-{kind}": (lambda kind=kind: board(kind)) for kind in ("vit", "cnn")},  # type: ignore[misc]
     **{f"agreement-{kind}": (lambda kind=kind: agreement(kind)) for kind in ("vit", "cnn")},  # type: ignore[misc]
@@ -234,8 +261,8 @@ def filled(page: str) -> str:
 
 
 def pages() -> Iterator[Path]:
-    """Return the guides that have such a place."""
-    for path in sorted((DOCS / "guide").glob("*.md")):
+    """Return the README and the guides that have such a place."""
+    for path in (DOCS.parent / "README.md", *sorted((DOCS / "guide").glob("*.md"))):
         if PLACE.search(path.read_text(encoding="utf-8")):
             yield path
 

@@ -191,7 +191,7 @@ def baseline(setting: Setting) -> Any:
 
 
 SALIENCY = [
-    Pair("gradient(at='pixels')", "PAIR GradientSaliency", pair_saliency("GradientSaliency"), bare=True),
+    Pair("gradient(at='pixels')", "PAIR GradientSaliency", pair_saliency("GradientSaliency"), bare=True, reason=CHECKS),
     Pair("ig(steps={count})", "PAIR IntegratedGradients",
          pair_saliency("IntegratedGradients", x_steps=count, x_baseline=baseline, batch_size=16),
          differs="PAIR's points lie elsewhere on the path", bare=True),

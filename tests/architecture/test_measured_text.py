@@ -12,16 +12,16 @@ import measured_text
 
 from sightline.recipe import parse, parse_metric
 
-PAGES = [path.stem for path in measured_text.pages()]
+PAGES = [path.relative_to(pages.ROOT).as_posix() for path in measured_text.pages()]
 
 
 def test_every_paper_has_its_claims_in_its_guide():
-    assert {*measured_text.GUIDES, "claims"} <= {*PAGES}
+    assert {f"docs/guide/{guide}.md" for guide in (*measured_text.GUIDES, "claims")} <= {*PAGES}
 
 
 @pytest.mark.parametrize("guide", PAGES)
 def test_a_guide_says_what_was_measured(guide):
-    written = pages.read(f"docs/guide/{guide}.md")
+    written = pages.read(guide)
     assert measured_text.filled(written) == written, "run python scripts/measured_text.py"
 
 
