@@ -23,7 +23,7 @@ from statistics import fmean, stdev
 
 import pandas
 from claims import number
-from leaderboard import complete, write
+from leaderboard import PANELS, complete, write
 
 from sightline.audit.panel import is_control, method_specs
 from sightline.bench.store.store import read_rows
@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="the folder of the stores")
     parser.add_argument("--choose", action="store_true", help="print the choice and write nothing")
     given = parser.parse_args()
-    seen = complete(read_rows(given.runs / f"leaderboard-{given.kind}"))
+    seen = complete(read_rows(given.runs / f"leaderboard-{given.kind}" / PANELS[0]))
     chosen = choose(seen)
     if given.choose:
         sys.stdout.write("\n".join(chosen) + "\n")

@@ -24,6 +24,7 @@ from sightline.bench.tables.table import Table, TableRow, make_table
 
 MEASURED = Path(__file__).parents[1] / "docs" / "measured"
 FIRST = "average_precision"  # rows are in its order
+PANELS = ("few-passes", "many-passes")  # of the plan; the second has fewer of the same images
 
 
 def board(table: Table) -> list[dict[str, str]]:
@@ -72,13 +73,18 @@ def complete(rows: pandas.DataFrame) -> pandas.DataFrame:
     return rows[rows["image"].isin(recipes[recipes == rows["recipe"].nunique()].index)]
 
 
+def board_rows(store: Path) -> pandas.DataFrame:
+    """Return the rows of both panels; a panel that was not run is left out."""
+    return pandas.concat([complete(read_rows(store / panel)) for panel in PANELS if (store / panel).exists()])
+
+
 def main() -> None:
     """Read the store, and write both tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=("vit", "cnn"))
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="the folder of the stores")
     given = parser.parse_args()
-    table = make_table(complete(read_rows(given.runs / f"leaderboard-{given.kind}")))
+    table = make_table(board_rows(given.runs / f"leaderboard-{given.kind}"))
     write(f"leaderboard-{given.kind}", board(table))
     write(f"leaderboard-{given.kind}-agreement", agreement(table))
 

@@ -105,7 +105,7 @@ CLAIMS = (
         "ACT, the integral over the last layer, outperforms IMG, the one over the image.",
         (
             *each("claims-vit/iia", IIA, [("act(steps=5)", "img(steps=5)")]),
-            *each("leaderboard-cnn", BOARD, [("act", "img")]),
+            *each("leaderboard-cnn/few-passes", BOARD, [("act", "img")]),
         ),
     ),
     Claim(
@@ -117,7 +117,7 @@ CLAIMS = (
         "IIA",
         "On convolutional networks IIA outperforms all ten baselines across all metrics.",
         each(
-            "leaderboard-cnn",
+            "leaderboard-cnn/few-passes",
             BOARD,
             [
                 ("iia2", one)
@@ -139,7 +139,7 @@ CLAIMS = (
     Claim(
         "IIA",
         "On convolutional networks IIA2 is better than IMG and ACT, and IIA3 surpasses IIA2.",
-        each("leaderboard-cnn", BOARD, [("iia2", "img"), ("iia2", "act"), ("iia3", "iia2")]),
+        each("leaderboard-cnn/few-passes", BOARD, [("iia2", "img"), ("iia2", "act"), ("iia3", "iia2")]),
     ),
     *(
         Claim("VAR", f"On {kind} VAR, as {form}, improves localisation on quads.", contrasted(on, preset))
@@ -335,7 +335,7 @@ CLAIMS = (
         no_loss=True,
     ),
     Claim(
-        "CAAP", "On convolutional networks CAAP beats Grad-CAM.", each("leaderboard-cnn", BOARD, [("caap", "grad_cam")])
+        "CAAP", "On convolutional networks CAAP beats Grad-CAM.", each("leaderboard-cnn/few-passes", BOARD, [("caap", "grad_cam")])
     ),
     Claim(
         "MDA",

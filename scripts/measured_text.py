@@ -126,12 +126,13 @@ def board(kind: str) -> str:
     rows = read(f"leaderboard-{kind}")
     metrics = [name for name in rows[0] if f"{name}_error" in rows[0]]
     told = {metric for metric in metrics if len({row[f"{metric}_ties"] for row in rows}) > 1}
-    heads = ["method", *(heading(name) for name in metrics), "passes"]
+    heads = ["method", *(heading(name) for name in metrics), "passes", "images"]
     cells = [
         [
             f"`{row['recipe']}`{row['note']}",
             *(cell(row, metric, ties=metric in told) for metric in metrics),
             row["passes"],
+            row["images"],
         ]
         for row in rows
     ]
