@@ -35,13 +35,13 @@ from sightline.cli.options import (
     Templates,
     Texts,
 )
-from sightline.cli.request import ErrorLog, Request, require_images
+from sightline.cli.request import ErrorLog, Request
 from sightline.files import check_folder
 from sightline.formatting import format_seconds
 
 if TYPE_CHECKING:
-    from sightline.audit.pictures import ImageSource
     from sightline.cli.console import Advance
+    from sightline.data.images import ImageSource
     from sightline.report.explain_files import FileRun
 
 __all__ = ["explain"]
@@ -97,11 +97,10 @@ def explain(
 
     Each image is written as soon as it is done. A run that was stopped goes on when the same command is given again.
     """
-    require_images(paths, data)
     request = Request.of(
-        paths, model, method, classes, target=target, out=out, seed=seed, step=metric_step, device=device,
-        texts=text, templates=template, num_classes=num_classes, labels=labels, output=output, pretrained=pretrained,
-        data=data, limit=limit, enlarge=enlarge, prompt=prompt, answer=answer,
+        paths, model, method, classes, needs_images=True, target=target, out=out, seed=seed, step=metric_step,
+        device=device, texts=text, templates=template, num_classes=num_classes, labels=labels, output=output,
+        pretrained=pretrained, data=data, limit=limit, enlarge=enlarge, prompt=prompt, answer=answer,
     )  # fmt: skip
     options: dict[str, Any] = {"page": page, "per_page": per_page, "resume": resume}
     if as_lines:

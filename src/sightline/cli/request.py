@@ -25,20 +25,14 @@ if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from sightline.audit.pictures import ImageSource
+    from sightline.data.images import ImageSource
     from sightline.errors import SightlineError
     from sightline.models.adapter import Adapter
     from sightline.types import Enlarge
 
-__all__ = ["ErrorLog", "Request", "StagedOutput", "require_images", "staged_output"]
+__all__ = ["ErrorLog", "Request", "StagedOutput", "staged_output"]
 
 _SOME = ("bundled/shapes-vit", "timm/vit_base_patch16_224", "torchvision/resnet50", "package/efficientnet_lite0")
-
-
-def require_images(paths: Sequence[str] | None, data: str | None) -> None:
-    """Refuse a command that names neither images nor a data set."""
-    if not paths and data is None:
-        raise typer.BadParameter("name images to explain, or a data set with --data")
 
 
 @dataclass(frozen=True)
@@ -98,12 +92,17 @@ class Request:
         models: str | Sequence[str] | None,
         methods: Sequence[str] | None,
         classes: str | None,
+        *,
+        needs_images: bool = False,
         **options: Any,
     ) -> Request:
         """Take a request from the command line.
 
         Lists may be missing, `classes` are words such as 'cat, dog', and `target` among the options is one or several.
+        A command that `needs_images` is refused where it names neither images nor a data set.
         """
+        if needs_images and not paths and options.get("data") is None:
+            raise typer.BadParameter("name images to explain, or a data set with --data")
         if not models:
             raise typer.BadParameter(
                 f"name a model with --model, or set SIGHTLINE_MODEL; for instance {', '.join(_SOME)}; "
@@ -157,18 +156,19 @@ class Request:
 
     def sources(self, errors: ErrorLog) -> list[ImageSource]:
         """List the images that are named, files and samples of a data set; what names none is reported."""
-        from sightline.audit.pictures import image_sources
-        from sightline.data.dataset import open_dataset
+        from sightline.data.dataset import dataset_sources, open_dataset
+        from sightline.data.images import image_sources
 
-        data = None if self.data is None else open_dataset(self.data, base=self.base)
-        sources, failed = image_sources(self.paths, data, self.limit)
+        sources, failed = image_sources(self.paths)
+        if self.data is not None:
+            sources += dataset_sources(open_dataset(self.data, base=self.base), self.limit)
         for path, error in failed:
             errors.add(path, error)
         return sources
 
     def files(self, report: Callable[[str, SightlineError], None]) -> list[Path]:
         """List the images that paths, folders and patterns name, each once; `report` hears of those that name none."""
-        from sightline.audit.pictures import image_files
+        from sightline.data.images import image_files
 
         files, failed = image_files(self.paths)
         for path, error in failed:
