@@ -137,9 +137,12 @@ def _construct(spec: Spec, call: Call) -> Any:
     given = call.bind(names)
     check_names(spec.name, given, names)
     values = {name: _option(spec, name, value) for name, value in given.items()}
-    if missing := missing_options(spec.build, values):
-        raise RecipeError(f"{spec.name} needs {missing[0]}, for instance {example(spec)}")
-    return spec.build(**values)
+    try:
+        return spec.build(**values)
+    except TypeError:
+        if missing := missing_options(spec.build, values):
+            raise RecipeError(f"{spec.name} needs {missing[0]}, for instance {example(spec)}") from None
+        raise
 
 
 def _option(spec: Spec, name: str, value: Any) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor
 from sightline.errors import NumericalError, RecipeError, SightlineError, TargetError, UnsupportedModel, warn
 from sightline.methods.basis import SupportsBasis
 from sightline.methods.foreign import Foreign
+from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
 from sightline.models.inputs import adapt, as_batch, batches_of, is_batches, seen_pixels
@@ -213,13 +214,22 @@ def _run(adapter: Adapter, batch: Tensor, method: Method, target: Target, batch_
         size = batch_size or adapter.images_at_once(lambda: _peak(method, adapter))
     with counting() as meter:
         attributions = [
-            method(adapter, batch[first : first + size], target.take(range(first, min(first + size, len(batch)))))
+            _call(
+                method, adapter, batch[first : first + size], target.take(range(first, min(first + size, len(batch))))
+            )
             for first in range(0, len(batch), size)
         ]
     if len(attributions) == 1:
         return replace(attributions[0], passes=meter.passes)
     joined = Attribution.join([replace(part, flags=_own_flags(part)) for part in attributions])
     return replace(joined, passes=meter.passes)
+
+
+def _call(method: Method, adapter: Adapter, images: Tensor, target: Target) -> Attribution:
+    """Run one method; one that explains several targets at once is given a list of one."""
+    if isinstance(method, MultiTarget):
+        return method.multi_target(adapter, images, [target])[0]
+    return method(adapter, images, target)
 
 
 def _peak(method: Method, adapter: Adapter) -> int:

@@ -21,7 +21,7 @@ from sightline.methods.attention.layer_products import layer_gae, layer_raw_atte
 from sightline.methods.attention.token_matrices import identity, rows_to_one, with_identity
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
-from sightline.models.shared_passes import shared
+from sightline.models.passes import shared
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.recipe import text
 from sightline.registry import METHODS
