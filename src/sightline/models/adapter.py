@@ -22,9 +22,7 @@ from sightline.errors import InputError, NumericalError, SiteError, TargetError,
 from sightline.models.attention_layers import AttentionLayers
 from sightline.models.capture import Change, Site, capture
 from sightline.models.edit import edit
-from sightline.models.facts import COLOURS, UNKNOWN, check_normalisation, input_channels
 from sightline.models.memory import IMAGES, SMALL, estimated_peak, images_that_fit
-from sightline.models.output import HasOutput, check_output, runs_with
 from sightline.models.passes import (
     all_finite,
     evaluating,
@@ -34,6 +32,15 @@ from sightline.models.passes import (
     require_true,
     setting,
     spend,
+)
+from sightline.models.signature import (
+    COLOURS,
+    UNKNOWN,
+    HasOutput,
+    check_normalisation,
+    check_output,
+    input_channels,
+    runs_with,
 )
 from sightline.models.survey import IMAGENET_SIZE
 from sightline.models.tasks.dense import read_dense

@@ -28,7 +28,7 @@ from sightline.errors import InputError, UnsupportedModel, warn
 from sightline.models.adapter import Adapter
 from sightline.models.blackbox import BlackBox, Opaque
 from sightline.models.cnn.generic import recognise_generic
-from sightline.models.facts import COLOURS
+from sightline.models.signature import COLOURS
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.models.vit.wrapped import WrappedTransformer
 

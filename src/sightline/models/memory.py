@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sightline.models.output import blank_logits
+from sightline.models.signature import blank_logits
 from sightline.models.survey import meta_copy
 from sightline.types import Passes
 

@@ -21,8 +21,8 @@ from sightline.errors import InputError, UnsupportedModel
 from sightline.models.adapter import Adapter
 from sightline.models.capture import ATTENTION_PLACES, Site, recorded_call
 from sightline.models.facts import transformers_facts
-from sightline.models.output import Ending
 from sightline.models.passes import setting, spend
+from sightline.models.signature import Ending
 from sightline.models.vision_language.image_formats import image_format
 from sightline.models.vision_language.layout import Layout, layer_arguments, make_layout
 from sightline.models.vision_language.prompt import (

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from sightline.errors import TargetError
 from sightline.extras import require
 from sightline.models.capture import Site
-from sightline.models.facts import CLIP, is_a
+from sightline.models.facts import CLIP
+from sightline.models.signature import is_a
 from sightline.models.vit import timm as vit_timm
 from sightline.models.vit.adapter import Block, VisionTransformer, plain_mlp
 from sightline.models.vit.wrapped import WrappedTransformer

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from sightline.extras import require
 from sightline.models.capture import Site
-from sightline.models.facts import COLOURS, for_channels, input_channels, is_a
+from sightline.models.facts import for_channels
 from sightline.models.passes import setting
+from sightline.models.signature import COLOURS, input_channels, is_a
 from sightline.models.vit.adapter import (
     Block,
     VisionTransformer,
@@ -187,7 +188,8 @@ def timm_facts(model: nn.Module) -> dict[str, Any]:
         facts["labels"] = labels
     elif subset is not None:
         facts["labels"] = _imagenet_labels(subset)
-    return for_channels(facts, input_channels(model))
+    channels = input_channels(model)
+    return facts if channels == COLOURS else for_channels(facts, channels)
 
 
 @lru_cache(maxsize=8)

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from sightline.extras import require
 from sightline.models.capture import Site
-from sightline.models.facts import IMAGENET_RESIZE, is_a, torchvision_facts
+from sightline.models.facts import IMAGENET_RESIZE, torchvision_facts
+from sightline.models.signature import is_a
 from sightline.models.survey import IMAGENET_SIZE
 from sightline.models.vit.adapter import Block, VisionTransformer, plain_mlp
 

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from sightline.errors import TargetError
 from sightline.models.capture import Site
-from sightline.models.facts import CLIP, IMAGENET, is_a, transformers_facts
+from sightline.models.facts import CLIP, IMAGENET, transformers_facts
 from sightline.models.passes import setting
+from sightline.models.signature import is_a
 from sightline.models.vit.adapter import (
     Block,
     VisionTransformer,
