@@ -11,6 +11,7 @@ import ast
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sightline.catalogue.aliases import registered_name, unknown_method
@@ -68,16 +69,22 @@ def text(method: object) -> str:
     if spec is None:
         return str(method)
     written: list[str] = []
-    for field in fields(method):  # type: ignore[arg-type]
-        value, default = getattr(method, field.name), default_of(field)
+    for name, default in _defaults(spec.build).items():
+        value = getattr(method, name)
         if value == default:
             continue
-        if _is_method_field(spec, field.name) and value is not None:
+        if _is_method_field(spec, name) and value is not None:
             inner = text(value)
-            written.append(inner if default is MISSING and not written else f"{field.name}={inner}")
+            written.append(inner if default is MISSING and not written else f"{name}={inner}")
         else:
-            written.append(f"{field.name}={_value_text(value)}")
+            written.append(f"{name}={_value_text(value)}")
     return f"{spec.name}({', '.join(written)})" if written else spec.name
+
+
+@cache
+def _defaults(cls: Any) -> dict[str, Any]:
+    """Return the options of a class with their defaults, MISSING where there is none."""
+    return {field.name: default_of(field) for field in fields(cls)}
 
 
 def _value_text(value: object) -> str:

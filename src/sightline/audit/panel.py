@@ -275,8 +275,9 @@ def explain_image(
     several = len(methods) > 1 if fills is None else fills
     with ready(model):
         logits = model.check_logits(model.predict(batch))
+        probable = model.has_probabilities
         resolved = Logit(int(logits[0].argmax())) if _predicted(target, model) else resolve_target(target, model, batch)
-        explained, top = _classes(model, logits, resolved)
+        explained, top = _classes(model, logits, resolved, probable)
         step = metric_step(batch) if step is None else step
         metrics = metrics_of(model, resolved, step)
         judge = Judge(model, batch, resolved, logits, metrics) if several else None
@@ -310,14 +311,16 @@ def _predicted(target: Any, model: Adapter) -> bool:
     return target is None and model.output in ("softmax", "sigmoid")
 
 
-def _classes(model: Adapter, logits: Tensor, target: Target) -> tuple[ClassScore, tuple[ClassScore, ...]]:
-    """Return what is explained, and the likeliest classes."""
+def _classes(
+    model: Adapter, logits: Tensor, target: Target, probable: bool
+) -> tuple[ClassScore, tuple[ClassScore, ...]]:
+    """Return what is explained, and the likeliest classes where the logits have probabilities."""
     index = target.index if isinstance(target, Logit | Probability | LogProbability | Value) else None
     index = index[0] if isinstance(index, tuple) else index
     if isinstance(target, Word):
         probability = float(replace(target, score="probability")(logits.float())[0])
         return ClassScore(None, describe(target, model, 1)[0], probability), ()
-    if not model.has_probabilities:
+    if not probable:
         return ClassScore(index, describe(target, model, 1)[0], None), ()
     shares = model.probabilities(logits.float())[0].tolist()
     classes = [ClassScore(number, model.label(number), share) for number, share in enumerate(shares)]

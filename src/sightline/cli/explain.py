@@ -98,9 +98,10 @@ def explain(
     Each image is written as soon as it is done. A run that was stopped goes on when the same command is given again.
     """
     request = Request.of(
-        paths, model, method, classes, needs_images=True, target=target, out=out, seed=seed, step=metric_step,
-        device=device, texts=text, templates=template, num_classes=num_classes, labels=labels, output=output,
-        pretrained=pretrained, data=data, limit=limit, enlarge=enlarge, prompt=prompt, answer=answer,
+        paths, model, method, classes, command="explain", needs_images=True, target=target, out=out, seed=seed,
+        step=metric_step, device=device, texts=text, templates=template, num_classes=num_classes, labels=labels,
+        output=output, pretrained=pretrained, data=data, limit=limit, enlarge=enlarge, prompt=prompt,
+        answer=answer,
     )  # fmt: skip
     options: dict[str, Any] = {"page": page, "per_page": per_page, "resume": resume}
     if as_lines:
@@ -173,17 +174,17 @@ def _run(request: Request, sources: Sequence[ImageSource], **options: Any) -> Fi
     from sightline.audit.panel import is_control
     from sightline.report.explain_files import explain_files as run_of
 
-    model = request.open_model(request.models[0])
+    model, targets = request.opened()
     run = run_of(
         model,
         sources,
         request.methods or None,
-        request.targets_of(model),
+        targets,
         out=request.out or Path(),
         enlarge=request.enlarge,
         seed=request.seed,
         step=request.step,
-        command=request.command("explain"),
+        command=request.command,
         **options,
     )
     if not request.methods and all(map(is_control, run.panel)):

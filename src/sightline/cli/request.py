@@ -11,7 +11,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,7 @@ class Request:
         enlarge: how maps become pixels; None as each method says.
         prompt: for a vision-language model, what to ask.
         answer: for a vision-language model, what is explained; None for what it answers.
+        command: the command line that asks for this again, where the command has one.
     """
 
     paths: tuple[str, ...]
@@ -84,6 +85,7 @@ class Request:
     enlarge: Enlarge | None = None
     prompt: str | None = None
     answer: str | None = None
+    command: str = ""
 
     @classmethod
     def of(
@@ -93,13 +95,14 @@ class Request:
         methods: Sequence[str] | None,
         classes: str | None,
         *,
+        command: str = "",
         needs_images: bool = False,
         **options: Any,
     ) -> Request:
         """Take a request from the command line.
 
         Lists may be missing, `classes` are words such as 'cat, dog', and `target` among the options is one or several.
-        A command that `needs_images` is refused where it names neither images nor a data set.
+        A command that `needs_images` is refused where it names neither images nor a data set; `command` is its name.
         """
         if needs_images and not paths and options.get("data") is None:
             raise typer.BadParameter("name images to explain, or a data set with --data")
@@ -118,15 +121,16 @@ class Request:
             raise typer.BadParameter("give --text or --classes, not both; --classes puts its words into a sentence")
         if options.get("answer") and not options.get("prompt"):
             raise typer.BadParameter("got --answer without --prompt; say what is asked")
-        return cls(
+        request = cls(
             paths=tuple(paths or ()),
             models=(models,) if isinstance(models, str) else tuple(models),
             methods=tuple(methods or ()),
             classes=tuple(word.strip() for word in (classes or "").split(",") if word.strip()),
             **options,
         )
+        return replace(request, command=request._line(command)) if command else request
 
-    def command(self, name: str) -> str:
+    def _line(self, name: str) -> str:
         """Return the command line that asks for this again."""
         words = ["sightline", name, *self.paths]
         for model in self.models:
@@ -175,6 +179,11 @@ class Request:
             report(path, error)
         return files
 
+    def opened(self) -> tuple[Adapter, list[Any]]:
+        """Load the model, the first where there are several, and return also what is asked for of each image."""
+        model = self.open_model(self.models[0])
+        return model, self.targets_of(model)
+
     def open_model(self, model_id: str) -> Adapter:
         """Load a model by its id and put it on the device; `classes` or `texts` make a CLIP model a classifier."""
         from torch import nn
@@ -205,10 +214,6 @@ class Request:
 
         named = [read_target(model, target) for target in self.targets]
         return named or list(range(len(self.texts)))
-
-    def target_of(self, model: Adapter) -> Any:
-        """Return the class, the region or the box that is asked for, None for the predicted one."""
-        return next(iter(self.targets_of(model)), None)
 
 
 class ErrorLog(list[dict[str, str]]):

@@ -310,7 +310,7 @@ class Adapter(HasOutput, ABC):
 
     @property
     def modules(self) -> list[nn.Module]:
-        return modules_of(self.model) if isinstance(self.model, nn.Module) else []
+        return modules_of(self.model)
 
     def _parameter(self) -> Tensor | None:
         parameters = self.model.parameters() if isinstance(self.model, nn.Module) else iter(())

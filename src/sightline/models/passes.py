@@ -280,10 +280,13 @@ def _bytes(value: Any) -> int:
 # ---- walking through a model ----------------------------------------------------------------------------------------
 
 
-def modules_of(model: nn.Module) -> list[nn.Module]:
-    """Return what `model.modules()` returns, in half its time: every call of `explain` walks through the model."""
+def modules_of(model: Any) -> list[nn.Module]:
+    """Return what `model.modules()` returns, in half its time: every call of `explain` walks through the model.
+
+    A function has none.
+    """
     found: dict[nn.Module, None] = {}
-    waiting: list[nn.Module | None] = [model]
+    waiting: list[nn.Module | None] = [model] if isinstance(model, nn.Module) else []
     while waiting:
         module = waiting.pop()
         if module is not None and module not in found:
@@ -399,8 +402,7 @@ def setting(name: str, value: object, holders: Sequence[object]) -> Iterator[Non
 def evaluating(model: Any) -> Iterator[list[nn.Module]]:
     """Hold every module in eval mode while other threads wait, then give each its own; yields those in training."""
     with exclusive(model):
-        modules = modules_of(model) if isinstance(model, nn.Module) else ()
-        training = [module for module in modules if module.training]
+        training = [module for module in modules_of(model) if module.training]
         with setting("training", False, training):
             yield training
 
