@@ -15,9 +15,19 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sightline.catalogue.aliases import registered_name, unknown_method
-from sightline.catalogue.options import check_option, default_of, default_text, hints_of, missing_options
+from sightline.catalogue.options import default_of, default_text, hints_of, missing_options
 from sightline.errors import RecipeError
-from sightline.registry import METHODS, METRICS, OPERATORS, BaseSpec, Spec, find_spec, is_registered, no_such
+from sightline.registry import (
+    METHODS,
+    METRICS,
+    OPERATORS,
+    BaseSpec,
+    Spec,
+    check_option,
+    find_spec,
+    is_registered,
+    no_such,
+)
 
 if TYPE_CHECKING:
     from sightline.types import Method

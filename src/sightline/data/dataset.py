@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from sightline.catalogue.options import check_option, default_text, hints_of, missing_options
+from sightline.catalogue.options import default_text, hints_of, missing_options
 from sightline.data.images import ImageSource
 from sightline.data.selection import Dataset, Selection, select
 from sightline.data.source import DATASETS, DatasetSpec, Sample
 from sightline.errors import InputError, RecipeError
 from sightline.recipe import Call, check_names, is_call, read_call
-from sightline.registry import nearest
+from sightline.registry import check_option, nearest
 
 __all__ = ["DATASETS", "Dataset", "DatasetSpec", "Sample", "dataset_sources", "open_dataset", "options_of"]
 
