@@ -139,10 +139,11 @@ def _records(
     request: Request, *, page: bool = True, per_page: int = PER_PAGE, resume: bool = True
 ) -> Iterator[dict[str, Any]]:
     """Yield what is known of each image as soon as it is written; errors are said on stderr as well."""
-    from sightline.audit.panel import reseed
+    from sightline.recipe import parse
     from sightline.report.page import load_template
 
-    reseed(request.methods, request.seed)  # a typo is found before anything is loaded
+    for method in request.methods:
+        parse(method)  # a typo is found before anything is loaded
     errors = ErrorLog()
     sources = request.sources(errors)
     yield from errors
