@@ -25,7 +25,7 @@ import torch
 
 import sightline
 from sightline.bench.panels import read_plan_file
-from sightline.models.shared_passes import SharedPasses, sharing
+from sightline.models.passes import SharedPasses, sharing
 from sightline.recipe import parse, parse_metric
 from sightline.types import Passes
 

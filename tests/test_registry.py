@@ -13,11 +13,11 @@ from typing import Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from sightline import METHODS, METRICS, OPERATORS, registry
-from sightline.catalogue.options import HasOptions, missing_options
+from sightline.catalogue.options import missing_options
 from sightline.data.dataset import DATASETS, open_dataset
 from sightline.errors import InputError, RecipeError, RegistryError
 from sightline.recipe import parse, parse_metric
-from sightline.registry import BaseSpec, Registry, _spec, spec_of
+from sightline.registry import BaseSpec, HasOptions, Registry, _spec, spec_of
 from sightline.types import Method
 
 

@@ -11,12 +11,23 @@ import ast
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sightline.catalogue.aliases import registered_name, unknown_method
-from sightline.catalogue.options import check_option, default_of, default_text, hints_of, missing_options
+from sightline.catalogue.options import default_of, default_text, hints_of, missing_options
 from sightline.errors import RecipeError
-from sightline.registry import METHODS, METRICS, OPERATORS, BaseSpec, Spec, find_spec, is_registered, no_such
+from sightline.registry import (
+    METHODS,
+    METRICS,
+    OPERATORS,
+    BaseSpec,
+    Spec,
+    check_option,
+    find_spec,
+    is_registered,
+    no_such,
+)
 
 if TYPE_CHECKING:
     from sightline.types import Method
@@ -68,16 +79,22 @@ def text(method: object) -> str:
     if spec is None:
         return str(method)
     written: list[str] = []
-    for field in fields(method):  # type: ignore[arg-type]
-        value, default = getattr(method, field.name), default_of(field)
+    for name, default in _defaults(spec.build).items():
+        value = getattr(method, name)
         if value == default:
             continue
-        if _is_method_field(spec, field.name) and value is not None:
+        if _is_method_field(spec, name) and value is not None:
             inner = text(value)
-            written.append(inner if default is MISSING and not written else f"{field.name}={inner}")
+            written.append(inner if default is MISSING and not written else f"{name}={inner}")
         else:
-            written.append(f"{field.name}={_value_text(value)}")
+            written.append(f"{name}={_value_text(value)}")
     return f"{spec.name}({', '.join(written)})" if written else spec.name
+
+
+@cache
+def _defaults(cls: Any) -> dict[str, Any]:
+    """Return the options of a class with their defaults, MISSING where there is none."""
+    return {field.name: default_of(field) for field in fields(cls)}
 
 
 def _value_text(value: object) -> str:
@@ -137,9 +154,12 @@ def _construct(spec: Spec, call: Call) -> Any:
     given = call.bind(names)
     check_names(spec.name, given, names)
     values = {name: _option(spec, name, value) for name, value in given.items()}
-    if missing := missing_options(spec.build, values):
-        raise RecipeError(f"{spec.name} needs {missing[0]}, for instance {example(spec)}")
-    return spec.build(**values)
+    try:
+        return spec.build(**values)
+    except TypeError:
+        if missing := missing_options(spec.build, values):
+            raise RecipeError(f"{spec.name} needs {missing[0]}, for instance {example(spec)}") from None
+        raise
 
 
 def _option(spec: Spec, name: str, value: Any) -> Any:

@@ -11,7 +11,7 @@ import sightline
 from sightline.api.prepare import prepare
 from sightline.audit import score_store
 from sightline.audit.search_space import candidates, expand, varied
-from sightline.catalogue.options import check_option, hints_of, numbers_in
+from sightline.catalogue.options import hints_of
 from sightline.catalogue.ranges import range_of
 from sightline.catalogue.variations import KEPT, variations
 from sightline.cli.main import app
@@ -19,6 +19,7 @@ from sightline.data import open_dataset
 from sightline.data.shapes import Shapes
 from sightline.errors import InputError, RecipeError, ShapeError, UnsupportedModel
 from sightline.recipe import parse, text
+from sightline.registry import check_option, numbers_in
 
 METRIC = "insertion(step=1024)"
 RECIPES = ["grad_cam", "ixg", "gradient", "smooth_grad(samples={1,2})", "ig(steps={1,2,3})"]

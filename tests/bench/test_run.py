@@ -20,7 +20,7 @@ from sightline.errors import InputError, RecipeError, SightlineError, Unsupporte
 from sightline.metrics import case
 from sightline.metrics.correlation import single_deletion
 from sightline.models.inputs import adapt
-from sightline.models.shared_passes import SharedPasses
+from sightline.models.passes import SharedPasses
 from sightline.operators.refine import MetricDriven
 from sightline.recipe import parse
 

@@ -15,8 +15,9 @@ import sightline
 from sightline import adapt, errors
 from sightline.data.bands import read_bands
 from sightline.extras import require
-from sightline.models.facts import Grey, input_channels
+from sightline.models.facts import Grey
 from sightline.models.inputs import as_batch, open_picture, seen_pixels, view_of
+from sightline.models.signature import input_channels
 from sightline.registry import METHODS
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import sightline
-from sightline.models.passes import counting, ready
-from sightline.models.shared_passes import SharedPasses, shared, sharing
+from sightline.models.passes import SharedPasses, counting, ready, shared, sharing
 
 VIT = [
     "raw_attention", "rollout", "grad_rollout", "gae", "plus(gae)", "libra(gae)", "grad_sam", "att_ixg", "att_cat",

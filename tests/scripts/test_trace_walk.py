@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "trace_walk.py"
-FILES = 36  # a walk that grows past one of these has to be looked at
-STEPS = 87
-SWITCHES = 125
+FILES = 30  # a walk that grows past one of these has to be looked at
+STEPS = 78
+SWITCHES = 100
 
 
 def test_the_walk_of_explain_goes_from_the_command_to_the_page_and_does_not_grow():

@@ -12,11 +12,12 @@ from torch import Tensor
 from sightline.errors import NumericalError, RecipeError, SightlineError, TargetError, UnsupportedModel, warn
 from sightline.methods.basis import SupportsBasis
 from sightline.methods.foreign import Foreign
+from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
 from sightline.models.inputs import adapt, as_batch, batches_of, is_batches, seen_pixels
 from sightline.models.neuron import of_target
-from sightline.models.passes import all_finite, counting, full_precision, ready
+from sightline.models.passes import all_finite, counting, full_precision, modules_of, ready
 from sightline.models.targets import resolve_target, with_classes
 from sightline.perturb.superpixels import CustomSegments
 from sightline.progress import progress_bar
@@ -211,15 +212,26 @@ def _run(adapter: Adapter, batch: Tensor, method: Method, target: Target, batch_
     size = len(batch)
     if size > 1 and not _holds_something_per_image(method):
         size = batch_size or adapter.images_at_once(lambda: _peak(method, adapter))
+    if size >= len(batch):
+        with counting() as meter:
+            whole = _call(method, adapter, batch, target)
+        return replace(whole, passes=meter.passes)
     with counting() as meter:
         attributions = [
-            method(adapter, batch[first : first + size], target.take(range(first, min(first + size, len(batch)))))
+            _call(
+                method, adapter, batch[first : first + size], target.take(range(first, min(first + size, len(batch))))
+            )
             for first in range(0, len(batch), size)
         ]
-    if len(attributions) == 1:
-        return replace(attributions[0], passes=meter.passes)
     joined = Attribution.join([replace(part, flags=_own_flags(part)) for part in attributions])
     return replace(joined, passes=meter.passes)
+
+
+def _call(method: Method, adapter: Adapter, images: Tensor, target: Target) -> Attribution:
+    """Run one method; one that explains several targets at once is given a list of one."""
+    if isinstance(method, MultiTarget):
+        return method.multi_target(adapter, images, [target])[0]
+    return method(adapter, images, target)
 
 
 def _peak(method: Method, adapter: Adapter) -> int:
@@ -372,7 +384,8 @@ def _refusal(method: str, need: str, model: Adapter) -> str:
 
 
 def _check_that_gradients_flow(model: Adapter) -> None:
-    weights = (weight for module in model.modules for weight in module._parameters.values() if weight is not None)
+    modules = modules_of(model.model)
+    weights = (weight for module in modules for weight in module._parameters.values() if weight is not None)
     if any(weight.is_inference() for weight in weights):
         raise UnsupportedModel(
             f"the weights of {model.name} were made in torch.inference_mode(), where no gradient can be taken; "

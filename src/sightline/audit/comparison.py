@@ -13,15 +13,14 @@ from torch import Tensor
 
 from sightline import api
 from sightline.audit.agreement import agreements
-from sightline.audit.panel import ExplainedImage, ScoredMap, map_cost, reseed, short
-from sightline.audit.pictures import dataset_pictures, picture_targets
+from sightline.audit.panel import ExplainedImage, ScoredMap, map_cost, picture_targets, reseed, short
 from sightline.audit.ranking import rank_image, single_images
-from sightline.data.dataset import Dataset
+from sightline.data.dataset import Dataset, dataset_sources
 from sightline.errors import InputError, UnsupportedMethod, UnsupportedModel, warn
 from sightline.extras import require
 from sightline.files import write_by_suffix
 from sightline.models.adapter import Adapter
-from sightline.models.inputs import Picture, adapt
+from sightline.models.inputs import Picture, adapt, prepare
 from sightline.progress import Advance, progress_bar
 from sightline.recipe import text
 from sightline.types import Enlarge, Method, check_enlarge
@@ -180,9 +179,9 @@ def _listed(sides: Sequence[Side], images: Any, targets: Any) -> Iterator[tuple[
     """Yield the name of each image, what each model takes of it, and what is explained of it."""
     given = list(targets) if isinstance(targets, list | tuple) else [targets]
     if isinstance(images, Dataset):
-        for picture in dataset_pictures(images):
-            prepared = [(side, picture.photograph, picture.batch(side.model)) for side in sides]
-            yield picture.name, prepared, picture_targets(picture, () if targets is None else given, sides[0].model)
+        for source in dataset_sources(images):
+            prepared = [(side, *prepare(side.model, source)) for side in sides]
+            yield source.name, prepared, picture_targets(source, () if targets is None else given, sides[0].model)
         return
     for of_image in zip(*(single_images(side.model, images) for side in sides), strict=True):
         yield of_image[0][0], [(side, *row[1:]) for side, row in zip(sides, of_image, strict=True)], given

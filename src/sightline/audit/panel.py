@@ -17,6 +17,7 @@ from torch import Tensor
 from sightline.api.explain import as_method, attribute, check_needs, describe
 from sightline.audit.fills import LEFT, Judge, fill_cost
 from sightline.audit.verdict import ClassScore, ExplainedImage, Failure, ScoredMap, Verdict, ranked, verdict
+from sightline.data.images import ImageSource
 from sightline.errors import HELD_BACK, RecipeError, SightlineError
 from sightline.methods.chance.controls import CONTROLS
 from sightline.metrics.case import Case, CurveArea
@@ -36,7 +37,7 @@ from sightline.word_target import Word
 __all__ = [
     "CONTROLS", "STEPS", "ClassScore", "ExplainedImage", "Failure", "ScoredMap", "Verdict", "choose", "explain_image",
     "is_agnostic", "is_control", "judge_map", "map_cost", "method_specs", "metric_step", "metrics_of", "panel_of",
-    "ranked", "reseed", "score_map", "short", "verdict", "without_warnings",
+    "picture_targets", "ranked", "reseed", "score_map", "short", "verdict", "without_warnings",
 ]  # fmt: skip
 
 # ---- the panel ------------------------------------------------------------------------------------------------------
@@ -233,6 +234,25 @@ def map_cost(method: Method, model: Adapter, *, fills: bool = True) -> float:
 TOP = 5  # classes to name
 
 
+def picture_targets(picture: ImageSource, given: Sequence[Any] = (), model: Adapter | None = None) -> list[Any]:
+    """Return what is explained of a picture: what is given, else the classes that it shows, else the predicted class.
+
+    Where these are several classes each target knows all of them, for ``var(…, classes='picture')``. Of a segmentation
+    or a detector they are labels, whose region or box is looked for.
+
+    >>> picture_targets(ImageSource("a.png", "a", "a", classes=(3, 5)))
+    [Logit(index=(3,)), Logit(index=(5,))]
+    >>> picture_targets(ImageSource("a.png", "a", "a"), [None])
+    [None]
+    """
+    wanted = list(given) or list(picture.classes)
+    numbers = [one for one in wanted if isinstance(one, int)]
+    shown = tuple(numbers) if len(numbers) > 1 else picture.classes
+    if len(shown) < 2 or (model is not None and model.declared_output in ("dense", "boxes")):
+        return wanted or [None]
+    return [Logit((one,), classes=(shown,)) if isinstance(one, int) else one for one in wanted]
+
+
 def explain_image(
     model: Adapter,
     batch: Tensor,
@@ -255,8 +275,9 @@ def explain_image(
     several = len(methods) > 1 if fills is None else fills
     with ready(model):
         logits = model.check_logits(model.predict(batch))
+        probable = model.has_probabilities
         resolved = Logit(int(logits[0].argmax())) if _predicted(target, model) else resolve_target(target, model, batch)
-        explained, top = _classes(model, logits, resolved)
+        explained, top = _classes(model, logits, resolved, probable)
         step = metric_step(batch) if step is None else step
         metrics = metrics_of(model, resolved, step)
         judge = Judge(model, batch, resolved, logits, metrics) if several else None
@@ -290,16 +311,20 @@ def _predicted(target: Any, model: Adapter) -> bool:
     return target is None and model.output in ("softmax", "sigmoid")
 
 
-def _classes(model: Adapter, logits: Tensor, target: Target) -> tuple[ClassScore, tuple[ClassScore, ...]]:
-    """Return what is explained, and the likeliest classes."""
-    label = describe(target, model, 1)[0]
+def _classes(
+    model: Adapter, logits: Tensor, target: Target, probable: bool
+) -> tuple[ClassScore, tuple[ClassScore, ...]]:
+    """Return what is explained, and the likeliest classes where the logits have probabilities."""
     index = target.index if isinstance(target, Logit | Probability | LogProbability | Value) else None
     index = index[0] if isinstance(index, tuple) else index
     if isinstance(target, Word):
-        return ClassScore(None, label, float(replace(target, score="probability")(logits.float())[0])), ()
-    if not model.has_probabilities:
-        return ClassScore(index, label, None), ()
+        probability = float(replace(target, score="probability")(logits.float())[0])
+        return ClassScore(None, describe(target, model, 1)[0], probability), ()
+    if not probable:
+        return ClassScore(index, describe(target, model, 1)[0], None), ()
     shares = model.probabilities(logits.float())[0].tolist()
     classes = [ClassScore(number, model.label(number), share) for number, share in enumerate(shares)]
     top = tuple(sorted(classes, key=lambda each: -(each.probability or 0.0))[:TOP])
-    return ClassScore(index, label, None if index is None else shares[index]), top
+    if index is None or isinstance(target, Value):
+        return ClassScore(index, describe(target, model, 1)[0], None if index is None else shares[index]), top
+    return classes[index], top

@@ -15,7 +15,7 @@ from sightline.bench.unit import Unit, sentence_of
 from sightline.data.dataset import Dataset
 from sightline.errors import InputError
 from sightline.models.adapter import Adapter
-from sightline.models.shared_passes import SharedPasses
+from sightline.models.passes import SharedPasses
 from sightline.types import Attribution, Passes, probabilities
 
 __all__ = ["PreparedBatch", "group_by_shape", "prepare_batch"]

@@ -18,7 +18,7 @@ from sightline.methods.basis import SupportsBasis
 from sightline.metrics.case import Case, Metric
 from sightline.metrics.judge import judge
 from sightline.models.adapter import Adapter
-from sightline.models.shared_passes import sharing
+from sightline.models.passes import sharing
 from sightline.models.targets import resolve_target
 from sightline.models.tasks.reading import NEEDED as TASKS
 from sightline.recipe import parse, parse_metric

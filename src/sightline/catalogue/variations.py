@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin
 
-from sightline.catalogue.options import hints_of, is_number, kinds_of
+from sightline.catalogue.options import hints_of
 from sightline.catalogue.ranges import range_of
+from sightline.registry import is_number, kinds_of
 
 __all__ = ["KEPT", "other_values", "variations"]
 

@@ -30,15 +30,15 @@ from sightline.cli.options import (
     Templates,
     Texts,
 )
-from sightline.cli.request import ErrorLog, Request, require_images
+from sightline.cli.request import ErrorLog, Request
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from sightline.audit.comparison import ComparedImage, Side
     from sightline.audit.panel import ExplainedImage
-    from sightline.audit.pictures import ImageSource
     from sightline.cli.request import StagedOutput
+    from sightline.data.images import ImageSource
 
 __all__ = ["compare"]
 
@@ -69,11 +69,10 @@ def compare(
     Agreement is Spearman's rank correlation of two maps over the part of the image that both models see: 1 when they
     order the pixels alike, 0 when they have nothing to do with each other.
     """
-    require_images(paths, data)
     request = Request.of(
-        paths, model, method, classes, target=target, out=out, seed=seed, step=metric_step, device=device,
-        texts=text, templates=template, num_classes=num_classes, labels=labels, output=output, pretrained=pretrained,
-        data=data, limit=limit, enlarge=enlarge,
+        paths, model, method, classes, needs_images=True, target=target, out=out, seed=seed, step=metric_step,
+        device=device, texts=text, templates=template, num_classes=num_classes, labels=labels, output=output,
+        pretrained=pretrained, data=data, limit=limit, enlarge=enlarge,
     )  # fmt: skip
     outcome = compare_files(request)
     if as_json:
@@ -126,13 +125,13 @@ def _compare_one(
 ) -> ComparedImage:
     """Explain one image with every model; what fails on one of them is reported, what cannot work stops the command."""
     from sightline.audit.comparison import ComparedImage, compare_image
-    from sightline.audit.pictures import picture_targets
+    from sightline.audit.panel import picture_targets
+    from sightline.models.inputs import prepare
 
     views: list[tuple[str, ExplainedImage]] = []
     for side in sides:
-        picture = source.read(side.model)
-        prepared = [(side, picture.photograph, picture.batch(side.model))]
-        wanted = picture_targets(picture, targets[side.name], side.model)
+        prepared = [(side, *prepare(side.model, source))]
+        wanted = picture_targets(source, targets[side.name], side.model)
         image = compare_image(
             source.name, prepared, wanted, step=request.step, enlarge=request.enlarge, advance=advance
         )

@@ -35,13 +35,13 @@ from sightline.cli.options import (
     Templates,
     Texts,
 )
-from sightline.cli.request import ErrorLog, Request, require_images
+from sightline.cli.request import ErrorLog, Request
 from sightline.files import check_folder
 from sightline.formatting import format_seconds
 
 if TYPE_CHECKING:
-    from sightline.audit.pictures import ImageSource
     from sightline.cli.console import Advance
+    from sightline.data.images import ImageSource
     from sightline.report.explain_files import FileRun
 
 __all__ = ["explain"]
@@ -97,11 +97,11 @@ def explain(
 
     Each image is written as soon as it is done. A run that was stopped goes on when the same command is given again.
     """
-    require_images(paths, data)
     request = Request.of(
-        paths, model, method, classes, target=target, out=out, seed=seed, step=metric_step, device=device,
-        texts=text, templates=template, num_classes=num_classes, labels=labels, output=output, pretrained=pretrained,
-        data=data, limit=limit, enlarge=enlarge, prompt=prompt, answer=answer,
+        paths, model, method, classes, command="explain", needs_images=True, target=target, out=out, seed=seed,
+        step=metric_step, device=device, texts=text, templates=template, num_classes=num_classes, labels=labels,
+        output=output, pretrained=pretrained, data=data, limit=limit, enlarge=enlarge, prompt=prompt,
+        answer=answer,
     )  # fmt: skip
     options: dict[str, Any] = {"page": page, "per_page": per_page, "resume": resume}
     if as_lines:
@@ -139,10 +139,11 @@ def _records(
     request: Request, *, page: bool = True, per_page: int = PER_PAGE, resume: bool = True
 ) -> Iterator[dict[str, Any]]:
     """Yield what is known of each image as soon as it is written; errors are said on stderr as well."""
-    from sightline.audit.panel import reseed
+    from sightline.recipe import parse
     from sightline.report.page import load_template
 
-    reseed(request.methods, request.seed)  # a typo is found before anything is loaded
+    for method in request.methods:
+        parse(method)  # a typo is found before anything is loaded
     errors = ErrorLog()
     sources = request.sources(errors)
     yield from errors
@@ -174,17 +175,17 @@ def _run(request: Request, sources: Sequence[ImageSource], **options: Any) -> Fi
     from sightline.audit.panel import is_control
     from sightline.report.explain_files import explain_files as run_of
 
-    model = request.open_model(request.models[0])
+    model, targets = request.opened()
     run = run_of(
         model,
         sources,
         request.methods or None,
-        request.targets_of(model),
+        targets,
         out=request.out or Path(),
         enlarge=request.enlarge,
         seed=request.seed,
         step=request.step,
-        command=request.command("explain"),
+        command=request.command,
         **options,
     )
     if not request.methods and all(map(is_control, run.panel)):

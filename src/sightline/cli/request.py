@@ -11,7 +11,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,20 +25,14 @@ if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-    from sightline.audit.pictures import ImageSource
+    from sightline.data.images import ImageSource
     from sightline.errors import SightlineError
     from sightline.models.adapter import Adapter
     from sightline.types import Enlarge
 
-__all__ = ["ErrorLog", "Request", "StagedOutput", "require_images", "staged_output"]
+__all__ = ["ErrorLog", "Request", "StagedOutput", "staged_output"]
 
 _SOME = ("bundled/shapes-vit", "timm/vit_base_patch16_224", "torchvision/resnet50", "package/efficientnet_lite0")
-
-
-def require_images(paths: Sequence[str] | None, data: str | None) -> None:
-    """Refuse a command that names neither images nor a data set."""
-    if not paths and data is None:
-        raise typer.BadParameter("name images to explain, or a data set with --data")
 
 
 @dataclass(frozen=True)
@@ -67,6 +61,7 @@ class Request:
         enlarge: how maps become pixels; None as each method says.
         prompt: for a vision-language model, what to ask.
         answer: for a vision-language model, what is explained; None for what it answers.
+        command: the command line that asks for this again, where the command has one.
     """
 
     paths: tuple[str, ...]
@@ -90,6 +85,7 @@ class Request:
     enlarge: Enlarge | None = None
     prompt: str | None = None
     answer: str | None = None
+    command: str = ""
 
     @classmethod
     def of(
@@ -98,12 +94,18 @@ class Request:
         models: str | Sequence[str] | None,
         methods: Sequence[str] | None,
         classes: str | None,
+        *,
+        command: str = "",
+        needs_images: bool = False,
         **options: Any,
     ) -> Request:
         """Take a request from the command line.
 
         Lists may be missing, `classes` are words such as 'cat, dog', and `target` among the options is one or several.
+        A command that `needs_images` is refused where it names neither images nor a data set; `command` is its name.
         """
+        if needs_images and not paths and options.get("data") is None:
+            raise typer.BadParameter("name images to explain, or a data set with --data")
         if not models:
             raise typer.BadParameter(
                 f"name a model with --model, or set SIGHTLINE_MODEL; for instance {', '.join(_SOME)}; "
@@ -119,15 +121,16 @@ class Request:
             raise typer.BadParameter("give --text or --classes, not both; --classes puts its words into a sentence")
         if options.get("answer") and not options.get("prompt"):
             raise typer.BadParameter("got --answer without --prompt; say what is asked")
-        return cls(
+        request = cls(
             paths=tuple(paths or ()),
             models=(models,) if isinstance(models, str) else tuple(models),
             methods=tuple(methods or ()),
             classes=tuple(word.strip() for word in (classes or "").split(",") if word.strip()),
             **options,
         )
+        return replace(request, command=request._line(command)) if command else request
 
-    def command(self, name: str) -> str:
+    def _line(self, name: str) -> str:
         """Return the command line that asks for this again."""
         words = ["sightline", name, *self.paths]
         for model in self.models:
@@ -157,23 +160,29 @@ class Request:
 
     def sources(self, errors: ErrorLog) -> list[ImageSource]:
         """List the images that are named, files and samples of a data set; what names none is reported."""
-        from sightline.audit.pictures import image_sources
-        from sightline.data.dataset import open_dataset
+        from sightline.data.dataset import dataset_sources, open_dataset
+        from sightline.data.images import image_sources
 
-        data = None if self.data is None else open_dataset(self.data, base=self.base)
-        sources, failed = image_sources(self.paths, data, self.limit)
+        sources, failed = image_sources(self.paths)
+        if self.data is not None:
+            sources += dataset_sources(open_dataset(self.data, base=self.base), self.limit)
         for path, error in failed:
             errors.add(path, error)
         return sources
 
     def files(self, report: Callable[[str, SightlineError], None]) -> list[Path]:
         """List the images that paths, folders and patterns name, each once; `report` hears of those that name none."""
-        from sightline.audit.pictures import image_files
+        from sightline.data.images import image_files
 
         files, failed = image_files(self.paths)
         for path, error in failed:
             report(path, error)
         return files
+
+    def opened(self) -> tuple[Adapter, list[Any]]:
+        """Load the model, the first where there are several, and return also what is asked for of each image."""
+        model = self.open_model(self.models[0])
+        return model, self.targets_of(model)
 
     def open_model(self, model_id: str) -> Adapter:
         """Load a model by its id and put it on the device; `classes` or `texts` make a CLIP model a classifier."""
@@ -205,10 +214,6 @@ class Request:
 
         named = [read_target(model, target) for target in self.targets]
         return named or list(range(len(self.texts)))
-
-    def target_of(self, model: Adapter) -> Any:
-        """Return the class, the region or the box that is asked for, None for the predicted one."""
-        return next(iter(self.targets_of(model)), None)
 
 
 class ErrorLog(list[dict[str, str]]):

@@ -108,7 +108,7 @@ def check_files(request: Request, errors: ErrorLog, *, count: int, stages: int) 
     files = request.files(errors.add)
     if request.paths and not files:
         return None
-    model = request.open_model(request.models[0])
+    model, targets = request.opened()
     images: Sequence[Picture] = _read(model, files, errors) if files else audit.drawn_shapes(count, request.seed)
     if not images:
         return None
@@ -116,7 +116,7 @@ def check_files(request: Request, errors: ErrorLog, *, count: int, stages: int) 
         model,
         images,
         methods or None,
-        request.target_of(model),
+        next(iter(targets), None),
         stages=stages,
         seed=request.seed,
         enlarge=request.enlarge,

@@ -107,9 +107,9 @@ def tune_files(
     images = _data_set(request.paths) or list(map(str, request.files(errors.add)))
     if not images:
         return None
-    model = request.open_model(request.models[0])
+    model, targets = request.opened()
     options: dict[str, Any] = {"store": store, "seed": request.seed or 0, "enlarge": request.enlarge}
-    target, bar = request.target_of(model), console.err.is_terminal
+    target, bar = next(iter(targets), None), console.err.is_terminal
     return tuning.tune(model, images, recipes or None, metric, target, vary=vary, **options, progress=bar)
 
 

@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from sightline.catalogue.options import check_option, default_text, hints_of, missing_options
+import torch
+
+from sightline.catalogue.options import default_text, hints_of, missing_options
+from sightline.data.images import ImageSource
 from sightline.data.selection import Dataset, Selection, select
 from sightline.data.source import DATASETS, DatasetSpec, Sample
 from sightline.errors import InputError, RecipeError
 from sightline.recipe import Call, check_names, is_call, read_call
-from sightline.registry import nearest
+from sightline.registry import check_option, nearest
 
-__all__ = ["DATASETS", "Dataset", "DatasetSpec", "Sample", "open_dataset", "options_of"]
+__all__ = ["DATASETS", "Dataset", "DatasetSpec", "Sample", "dataset_sources", "open_dataset", "options_of"]
 
 HOME = "SIGHTLINE_DATA"  # the variable that names a folder of data sets, so that plans need not say where it is
 
@@ -53,6 +56,37 @@ def open_dataset(given: str | Path | Mapping[str, Any], *, base: Path | None = N
     if not call or (not registered and _find(given, base) is not None):
         return _open_path(given, {}, base)
     return _open_call(read_call(given, "data set"), base)
+
+
+def dataset_sources(dataset: Dataset, limit: int | None = None) -> list[ImageSource]:
+    """Return the first images of a data set; a quad, which it lists once for each cell, comes once with four masks.
+
+    >>> first, _ = dataset_sources(open_dataset("quads(of=shapes(count=8), side=64)"))
+    >>> first.name, len(first.masks)
+    ('quad-0000-top-left', 4)
+    """
+    found: list[ImageSource] = []
+    for sample in dataset:
+        image = _source(sample)
+        if found and _same_pixels(image, found[-1]):
+            found[-1] = replace(found[-1], masks=found[-1].masks + image.masks)
+        elif limit is not None and len(found) == limit:
+            break
+        else:
+            found.append(image)
+    return found
+
+
+def _source(sample: Sample) -> ImageSource:
+    shown = sample.classes or (() if sample.label is None else (sample.label,))
+    masks = () if sample.mask is None else (torch.as_tensor(sample.mask),)
+    photograph = sample.image if sample.tensor is None else None
+    known = (photograph, sample.tensor, tuple(dict.fromkeys(shown)), masks)
+    return ImageSource(sample.id, sample.id, sample.id, *known)
+
+
+def _same_pixels(one: ImageSource, other: ImageSource) -> bool:
+    return one.pixels is not None and other.pixels is not None and torch.equal(one.pixels, other.pixels)
 
 
 def options_of(spec: DatasetSpec) -> dict[str, str]:

@@ -1,13 +1,20 @@
-"""Find image files and read them safely: a file becomes an upright RGB image, or one clear sentence."""
+"""Find image files and read them safely: a file becomes an upright RGB image, or one clear sentence.
+
+An `ImageSource` is an image to explain together with what is known of it, whether a file or a sample of a data set.
+"""
 
 from __future__ import annotations
 
 import glob
 import io
+import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +22,20 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from sightline.errors import ImageError, InputError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 __all__ = [
     "FORMATS",
     "LONGEST_NAME",
     "MAX_PIXELS",
     "SUFFIXES",
+    "ImageSource",
     "check_file",
     "decode_image",
     "find_images",
+    "image_files",
+    "image_sources",
     "open_image",
     "peek_image",
     "read_image",
@@ -36,6 +49,56 @@ LONGEST_NAME = 255  # bytes of a file name, on every common file system
 # Pillow is asked to try these and no other: for an EPS file, whatever its suffix, it would run Ghostscript.
 FORMATS = ("JPEG", "PNG", "TIFF", "BMP", "GIF", "WEBP")
 SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+
+
+# ---- images to explain ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSource:
+    """One image, and what its data set knows of it; a file is read when its turn comes.
+
+    Attributes:
+        path: of the file, or the name in the data set: what records and errors call it.
+        name: what pictures and pages call it; different for each.
+        stem: what the files written of it begin with.
+        photograph: as stored, to be prepared as the model says; None where the file is still to be read.
+        pixels: (3, height, width) in 0..1 where the data set composes them, which are normalised and not resized.
+        classes: that it shows, by number; empty where that is not known.
+        masks: of its objects, each (height, width), where the data set has them.
+    """
+
+    path: str
+    name: str
+    stem: str
+    photograph: Any = None
+    pixels: Tensor | None = None
+    classes: tuple[int, ...] = ()
+    masks: tuple[Tensor, ...] = ()
+
+
+def image_sources(paths: Sequence[str | PathLike[str]]) -> tuple[list[ImageSource], list[tuple[str, InputError]]]:
+    """List the images of paths, folders and patterns, none read yet; return also the paths that name none."""
+    files, errors = image_files(paths)
+    names = Counter(path.name for path in files)
+    named = [(path, path.name if names[path.name] == 1 else str(path)) for path in files]
+    return [ImageSource(str(path), name, path.stem) for path, name in named], errors
+
+
+def image_files(paths: Sequence[str | PathLike[str]]) -> tuple[list[Path], list[tuple[str, InputError]]]:
+    """List the images that paths, folders and patterns name, each once; return also those that name none, and why."""
+    files: dict[Path, Path] = {}
+    errors = []
+    for path in [os.fspath(path) for path in paths]:
+        try:
+            for file in find_images(path):
+                files.setdefault(file.resolve(), file)
+        except InputError as error:
+            errors.append((path, error))
+    return list(files.values()), errors
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
 
 
 def read_image(path: str | Path, *, upright: bool = True) -> Image.Image:

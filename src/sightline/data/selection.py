@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sightline.catalogue.options import check_options
 from sightline.data.images import peek_image
 from sightline.data.predictions import Predictions
 from sightline.data.source import Entry, Listing, Sample, Source
 from sightline.errors import InputError
+from sightline.registry import check_options
 
 __all__ = ["Dataset", "Selection", "select"]
 

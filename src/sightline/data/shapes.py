@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.catalogue.options import check_options
 from sightline.data.shapes_drawing import CLASSES, MOST_DISTRACTORS, Canvas, ShapesSample, draw_scene
 from sightline.errors import InputError
+from sightline.registry import check_options
 
 __all__ = [
     "CLASSES",

@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from sightline.catalogue.options import HasOptions
 from sightline.data.images import LONGEST_NAME, read_image
 from sightline.errors import InputError, RegistryError
-from sightline.registry import BaseSpec, Registry
+from sightline.registry import BaseSpec, HasOptions, Registry
 
 if TYPE_CHECKING:
     from torch import Tensor

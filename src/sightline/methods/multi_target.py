@@ -19,9 +19,8 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from sightline.catalogue.options import HasOptions
 from sightline.models.adapter import Adapter
-from sightline.registry import is_registered, spec_of
+from sightline.registry import HasOptions, is_registered, spec_of
 from sightline.types import Attribution, Method, Passes, Target
 
 Choose = Callable[[Tensor], Sequence[Target]]

@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 import torch
 from torch import Tensor
 
-from sightline.catalogue.options import HasOptions
 from sightline.errors import InputError
 from sightline.metrics.faithfulness.options import PerturbationOptions
 from sightline.models.adapter import Adapter
@@ -32,6 +31,7 @@ from sightline.perturb.curve import (
     scored,
 )
 from sightline.perturb.fill import Fill, FillOption, removing_fill
+from sightline.registry import HasOptions
 from sightline.types import Enlarge, Logit, LogProbability, Method, Passes, Probability, Target
 
 T = TypeVar("T")

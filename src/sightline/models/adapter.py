@@ -6,6 +6,7 @@ and `BlackBox` (blackbox.py) are its three kinds; `adapt` (families.py) finds th
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,9 +22,7 @@ from sightline.errors import InputError, NumericalError, SiteError, TargetError,
 from sightline.models.attention_layers import AttentionLayers
 from sightline.models.capture import Change, Site, capture
 from sightline.models.edit import edit
-from sightline.models.facts import COLOURS, UNKNOWN, check_normalisation, input_channels
-from sightline.models.memory import estimated_peak, images_that_fit
-from sightline.models.output import HasOutput, check_output, runs_with
+from sightline.models.memory import IMAGES, SMALL, estimated_peak, images_that_fit
 from sightline.models.passes import (
     all_finite,
     evaluating,
@@ -33,6 +32,15 @@ from sightline.models.passes import (
     require_true,
     setting,
     spend,
+)
+from sightline.models.signature import (
+    COLOURS,
+    UNKNOWN,
+    HasOutput,
+    check_normalisation,
+    check_output,
+    input_channels,
+    runs_with,
 )
 from sightline.models.survey import IMAGENET_SIZE
 from sightline.models.tasks.dense import read_dense
@@ -67,6 +75,7 @@ class Adapter(HasOutput, ABC):
     offers: frozenset[str] = frozenset()
     unread: frozenset[str] = frozenset()  # what a method may need, the model may have, and no family reads yet
     attention_layers: AttentionLayers | None = None  # of a model that attends without being a plain vision transformer
+    _multiple: tuple[int, int] = (1, 1)  # what the height and the width of an image have to be multiples of
     no_attention: str = ""  # why attention over tokens is not defined for the model, where it attends otherwise
 
     def __init__(
@@ -125,9 +134,10 @@ class Adapter(HasOutput, ABC):
         """How many images go through the model at once: as said, or as many as fit into free memory with a graph."""
         if self._batch is not None:
             return self._batch
-        if self.seen_size not in self._fitting:
-            self._fitting[self.seen_size] = images_that_fit(self)
-        return self._fitting[self.seen_size]
+        size = self.seen_size
+        if size not in self._fitting:
+            self._fitting[size] = images_that_fit(self) if math.prod(size) > SMALL else IMAGES
+        return self._fitting[size]
 
     @batch.setter
     def batch(self, count: int) -> None:
@@ -135,7 +145,8 @@ class Adapter(HasOutput, ABC):
 
     def images_at_once(self, each: Callable[[], int]) -> int:
         """Return how many images go through the model at once where each takes so many bytes: the batch at most."""
-        return self.batch if self._batch is not None else min(self.batch, images_that_fit(self, each))
+        counted = self._batch is None and math.prod(self.seen_size) > SMALL
+        return min(self.batch, images_that_fit(self, each)) if counted else self.batch
 
     @property
     def seen_size(self) -> tuple[int, int]:
@@ -204,6 +215,8 @@ class Adapter(HasOutput, ABC):
     def predict(self, images: Tensor) -> Tensor:
         """Return the logits of any number of images, in batches, without a graph."""
         with torch.no_grad():
+            if len(images) == 1:
+                return self(images)
             return torch.cat(in_batches(lambda rows: self(images[rows]), len(images), self.batch))
 
     def gradients(
@@ -297,7 +310,7 @@ class Adapter(HasOutput, ABC):
 
     @property
     def modules(self) -> list[nn.Module]:
-        return modules_of(self.model) if isinstance(self.model, nn.Module) else []
+        return modules_of(self.model)
 
     def _parameter(self) -> Tensor | None:
         parameters = self.model.parameters() if isinstance(self.model, nn.Module) else iter(())
@@ -371,11 +384,6 @@ class Adapter(HasOutput, ABC):
             with torch.inference_mode(False):
                 images = images.clone()
         return images if self._parameter() is None else images.to(device=self.device, dtype=self.dtype)
-
-    @property
-    def _multiple(self) -> tuple[int, int]:
-        """What the height and the width of an image have to be multiples of."""
-        return 1, 1
 
     def check_channels(self, shape: Sequence[int]) -> None:
         """Refuse images of another number of channels than the model takes.

@@ -1,4 +1,4 @@
-"""What a library says of its models: normalisation, preprocessing, class names, and how many channels images have.
+"""What a library says of its models: normalisation, preprocessing and class names, for as many channels as they have.
 
 Colour photographs have 3 channels, X-rays 1, satellite images 4, 13 or more. What a library says of its normalisation
 is said of 3; a model built for another number has another normalisation, which the user knows:
@@ -14,9 +14,8 @@ from typing import Any
 from PIL import Image
 from torch import Tensor, nn
 
-from sightline.errors import InputError
 from sightline.extras import require
-from sightline.models.output import library_output
+from sightline.models.signature import COLOURS, input_channels, library_output
 from sightline.models.survey import IMAGENET_SIZE
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -24,19 +23,6 @@ IMAGENET_CLASSES = 1000
 IMAGENET_RESIZE = 256  # pixels of the short side, of which IMAGENET_SIZE are cut out
 SEGMENTATION_SIZE = 520  # pixels of the short side in torchvision's segmentation models
 CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130258, 0.27577711)}
-
-
-def ancestor(model: object, package: str, name: str) -> type | None:
-    """Return the class of this name that a model is of, itself or by inheritance, without importing its package."""
-    return next(
-        (cls for cls in type(model).__mro__ if cls.__name__ == name and f"{cls.__module__}.".startswith(f"{package}.")),
-        None,
-    )
-
-
-def is_a(model: object, package: str, name: str) -> bool:
-    """Tell whether a model is of this class or a subclass, without importing the package it comes from."""
-    return ancestor(model, package, name) is not None
 
 
 # ---- torchvision -----------------------------------------------------------------------------------------------
@@ -107,49 +93,6 @@ def _config_labels(config: Any) -> tuple[str, ...]:
 
 
 # ---- channels --------------------------------------------------------------------------------------------------
-
-COLOURS = 3
-UNKNOWN = 0.5  # mean and standard deviation of a channel of which nothing is said
-LIBRARIES = ("timm", "torchvision", "transformers", "open_clip")
-SPACE_TO_DEPTH = 16  # cells of an image that timm's TResNet stacks into one before its first convolution
-
-
-def input_channels(model: Any) -> int:
-    """Return how many channels a model's images have, read off its first convolution; 3 where that does not tell.
-
-    The modules of a user's own model may be listed in any order: one with a convolution for colours takes colours.
-    """
-    if not isinstance(model, nn.Module):
-        return COLOURS
-    said = getattr(getattr(model, "config", None), "num_channels", None)
-    if isinstance(said, int):
-        return said
-    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d) and module.in_channels]
-    if not convolutions:
-        return int(getattr(getattr(model, "embeds", None), "in_chans", COLOURS))  # timm's NaFlexViT
-    own = type(model).__module__.partition(".")[0] not in LIBRARIES
-    if own and any(module.in_channels == COLOURS for module in convolutions):
-        return COLOURS
-    first = convolutions[0].in_channels
-    stacked = any(type(module).__name__ == "SpaceToDepth" for module in model.modules())
-    return first // SPACE_TO_DEPTH if stacked else first
-
-
-def check_normalisation(
-    mean: Sequence[float] | None, std: Sequence[float] | None
-) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
-    """Refuse a mean and a standard deviation of different lengths; one that is not given is 0.5 everywhere."""
-    if mean is None and std is None:
-        return None, None
-    centre = tuple(mean) if mean is not None else (UNKNOWN,) * len(std or ())
-    spread = tuple(std) if std is not None else (UNKNOWN,) * len(centre)
-    if len(centre) != len(spread) or not centre:
-        raise InputError(
-            f"got a mean of {len(centre)} numbers and a std of {len(spread)}; give one of each for every channel"
-        )
-    if not all(value > 0 for value in spread):
-        raise InputError(f"got std={spread}; numbers above 0 are needed")
-    return centre, spread
 
 
 @dataclass(frozen=True, slots=True)

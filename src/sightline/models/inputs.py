@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sightline.data.bands import bands_of, read_bands, scaled_bands
-from sightline.data.images import read_image
+from sightline.data.images import ImageSource, read_image
 from sightline.errors import InputError, UnsupportedModel, warn
 from sightline.models.adapter import Adapter
 from sightline.models.blackbox import BlackBox, Opaque
 from sightline.models.cnn.generic import recognise_generic
-from sightline.models.facts import COLOURS
+from sightline.models.signature import COLOURS
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.models.vit.wrapped import WrappedTransformer
 
@@ -45,6 +45,7 @@ __all__ = [
     "batches_of",
     "is_batches",
     "open_picture",
+    "prepare",
     "register_family",
     "seen_pixels",
     "view_of",
@@ -200,6 +201,14 @@ def as_batch(model: Adapter, images: Any) -> Tensor:
     if all(isinstance(image, list) for image in given):
         given = [image for several in given for image in several]
     return model.accept(_stacked([_prepared(model, image) for image in given]))
+
+
+def prepare(model: Adapter, source: ImageSource) -> tuple[Picture | None, Tensor]:
+    """Return an image as the model takes it: the photograph, None where there are only pixels, and a batch of one."""
+    if source.pixels is not None:
+        return None, model.normalise(source.pixels[None])
+    photograph = open_picture(model, source.path) if source.photograph is None else source.photograph
+    return photograph, as_batch(model, photograph)
 
 
 def open_picture(model: Adapter, path: str | Path) -> Picture:

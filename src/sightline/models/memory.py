@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sightline.models.output import blank_logits
+from sightline.models.signature import blank_logits
 from sightline.models.survey import meta_copy
 from sightline.types import Passes
 
@@ -210,15 +210,13 @@ def estimated_peak(model: Adapter, passes: Passes, needs: frozenset[str] = froze
 def images_that_fit(model: Adapter, each: Callable[[], int] | None = None) -> int:
     """Return how many images at once a model can take: a power of two, so that it rarely changes.
 
-    `each` says how many bytes one of them takes, by default as many as with a graph; small images are not asked.
+    `each` says how many bytes one of them takes, by default as many as with a graph.
 
     On a processor at most 16 and at most 3 GiB of activations, on a GPU at most 128; in both at most half of the
     memory that is free. Results do not depend on it.
     """
     device = model.device
     most = IMAGES if device.type == "cpu" else IMAGES_ON_DEVICE
-    if math.prod(model.seen_size) <= SMALL:
-        return IMAGES
     size = held(model, graphs=1) if each is None else each()
     if not size:
         return IMAGES

@@ -18,8 +18,8 @@ from torch import Tensor
 from sightline.errors import InputError, RecipeError, ShapeError, TargetError
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
-from sightline.models.output import WITHOUT_PROBABILITIES
 from sightline.models.passes import full_precision, in_batches
+from sightline.models.signature import WITHOUT_PROBABILITIES
 from sightline.models.survey import IMAGENET_SIZE
 from sightline.perturb.fill import Fill, InPaint
 from sightline.seeds import generators

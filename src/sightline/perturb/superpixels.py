@@ -19,7 +19,7 @@ from torch import Tensor
 from sightline.errors import InputError, RecipeError, ShapeError
 from sightline.extras import require
 from sightline.models.adapter import Adapter
-from sightline.models.facts import COLOURS
+from sightline.models.signature import COLOURS
 from sightline.perturb.segments import Segments, grid_segments
 
 Cut = str | tuple[str | int | float, ...]

@@ -20,10 +20,10 @@ from typing import Any
 from torch import Tensor
 
 from sightline import __version__
-from sightline.audit.panel import ExplainedImage, explain_image, map_cost, panel_of
-from sightline.audit.pictures import ImageSource, LabelledImage, image_sources, picture_targets
+from sightline.audit.panel import ExplainedImage, explain_image, map_cost, panel_of, picture_targets
 from sightline.citations import bibtex
-from sightline.data.dataset import Dataset
+from sightline.data.dataset import Dataset, dataset_sources, open_dataset
+from sightline.data.images import ImageSource, image_sources
 from sightline.errors import (
     USAGE_ERRORS,
     SightlineError,
@@ -34,7 +34,7 @@ from sightline.errors import (
 )
 from sightline.files import check_folder, free_name, write_output, write_pictures
 from sightline.models.adapter import Adapter
-from sightline.models.inputs import adapt
+from sightline.models.inputs import Picture, adapt, prepare
 from sightline.models.passes import ready
 from sightline.models.vision_language.adapter import VisionLanguage
 from sightline.models.zoo.ids import versions
@@ -114,7 +114,9 @@ def explain_files(
     adapter = adapt(model)
     given = [images] if isinstance(images, str | PathLike) else list(images)
     listed = [one for one in given if isinstance(one, ImageSource)]
-    sources, failed = image_sources([one for one in given if not isinstance(one, ImageSource)], data, limit)
+    sources, failed = image_sources([one for one in given if not isinstance(one, ImageSource)])
+    if data is not None:
+        sources += dataset_sources(open_dataset(data) if isinstance(data, str) else data, limit)
     errors = [{"path": path, "error": str(error)} for path, error in failed]
     panel = panel_of(adapter, methods, seed)
     check_folder(Path(out))
@@ -132,7 +134,7 @@ class _Work:
     """One target of one image, the subfolder for what is written of it, and its share of what an image costs."""
 
     source: ImageSource
-    picture: LabelledImage
+    photograph: Picture | None
     model: Adapter
     batch: Tensor
     target: Any
@@ -204,9 +206,8 @@ class FileRun:
         """Explain all that is asked of an image; one that cannot be read is an error and the others go on."""
         count = max(1, len(self.targets))
         try:
-            picture = source.read(self.model)
-            batch = picture.batch(self.model)
-            model, targets = self._asked(picture, batch)
+            photograph, batch = prepare(self.model, source)
+            model, targets = self._asked(source, batch)
         except TargetError:
             raise
         except SightlineError as error:
@@ -215,13 +216,13 @@ class FileRun:
             return
         for target in targets:
             folder = free_name(source.stem, taken)
-            work = _Work(source, picture, model, batch, target, folder, count / len(targets))
+            work = _Work(source, photograph, model, batch, target, folder, count / len(targets))
             yield from self._explain(work, done)
 
-    def _asked(self, picture: LabelledImage, batch: Tensor) -> tuple[Adapter, list[Any]]:
+    def _asked(self, source: ImageSource, batch: Tensor) -> tuple[Adapter, list[Any]]:
         """Return the adapter to explain, and what is explained of an image; of an answer, every word unless told."""
         if not isinstance(self.model, VisionLanguage):
-            return self.model, picture_targets(picture, self.targets, self.model)
+            return self.model, picture_targets(source, self.targets, self.model)
         answered = self.model if self.model.answer_tokens else self.model.answering(batch)
         return answered, list(self.targets or range(len(answered.words)))
 
@@ -233,7 +234,7 @@ class FileRun:
             entry = self._known(key) if self.resume else None
             if entry is None:
                 image = explain_image(
-                    work.model, work.batch, self.panel, work.target, photograph=work.picture.photograph,
+                    work.model, work.batch, self.panel, work.target, photograph=work.photograph,
                     name=_heading(work), step=self.step, enlarge=self.enlarge,
                     advance=_share(self.advance, work.share),
                 )  # fmt: skip
@@ -296,7 +297,7 @@ class FileRun:
 
     def _write(self, key: str, folder: str, image: ExplainedImage, *, failed: bool) -> Record:
         """Write an overlay per map, then what is known of the image; return the latter."""
-        section, record = image_section(image), image.json()
+        record, section = image.json(), image_section(image)
         pictures = [
             (card.recipe, card.picture, {"recipe": card.recipe, "target": section.target}) for card in section.maps
         ]

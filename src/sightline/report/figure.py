@@ -32,10 +32,10 @@ __all__ = [
     "Palette",
     "colour",
     "css_gradient",
+    "draw_map",
     "heat",
     "limit_of",
     "overlay",
-    "overlay_and_heat",
     "palette_for",
     "scaled",
     "shown_map",
@@ -274,9 +274,10 @@ def overlay(
     return Image.fromarray(np.rint(mixed).astype(np.uint8))
 
 
-def overlay_and_heat(image: Image.Image, map: Numbers) -> tuple[Image.Image, Image.Image]:
-    """Draw a map over its photograph, and alone at the photograph's size."""
-    return overlay(image, map), heat(map, image.size)
+def draw_map(image: Image.Image, values: Numbers) -> tuple[Image.Image, Image.Image, str]:
+    """Draw a map as it is shown, over its photograph and alone at the same size; say how it is shown."""
+    map = shown_map(values)
+    return overlay(image, map), heat(map, image.size), smoothing_note(values)
 
 
 def _faded(photograph: Image.Image, fade: float) -> Image.Image:

@@ -25,7 +25,7 @@ from sightline.extras import require
 from sightline.files import write_output
 from sightline.formatting import format_count, format_interval, format_percent, format_probability, format_score
 from sightline.report.charts.curve import line_chart
-from sightline.report.figure import DIVERGING, SEQUENTIAL, css_gradient, overlay_and_heat, shown_map, smoothing_note
+from sightline.report.figure import DIVERGING, SEQUENTIAL, css_gradient, draw_map
 from sightline.report.outline import outlined
 
 __all__ = [
@@ -190,7 +190,7 @@ def image_section(image: ExplainedImage, name: str = "") -> ImageSection:
 
 def _map_card(image: ExplainedImage, scored: ScoredMap) -> MapCard:
     fills = scored.fills
-    drawn, heat = overlay_and_heat(image.view.picture, shown_map(scored.map))
+    drawn, heat, shown = draw_map(image.view.picture, scored.map)
     if image.region is not None:
         drawn, heat = outlined(drawn, image.region), outlined(heat, image.region)
     judged = {} if fills is None else {"score": scored.score}
@@ -204,7 +204,7 @@ def _map_card(image: ExplainedImage, scored: ScoredMap) -> MapCard:
         passes_backward=scored.passes.backward,
         seconds=scored.seconds,
         rank=scored.rank,
-        note=", ".join(filter(None, (scored.note, smoothing_note(scored.map)))),
+        note=", ".join(filter(None, (scored.note, shown))),
         cite=_cited(scored.recipe),
         fills={} if fills is None else fills.means,
         interval=None if fills is None else fills.interval,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,14 +25,15 @@ from sightline.cli.options import (
     Out,
     Seed,
 )
-from sightline.cli.request import ErrorLog, Request, require_images
+from sightline.cli.request import ErrorLog, Request
 from sightline.files import file_name
 
 if TYPE_CHECKING:
     from PIL import Image
+    from torch import Tensor
 
-    from sightline.audit.pictures import ImageSource, LabelledImage
     from sightline.cli.request import StagedOutput
+    from sightline.data.images import ImageSource
     from sightline.models.adapter import Adapter
 
 __all__ = ["draw_figures", "figure", "show_figures"]
@@ -164,11 +166,9 @@ def figure(
         read = read_plan_file(name, **settings, limit=limit, enlarge=enlarged)
         planned = planned_figures(read, out, options=options, paths=paths or (), classes=classes, **asked)
     else:
-        require_images(paths, data)
         kind = _kind(name)
-        request = Request.of(
-            paths, model, method, classes, out=out, data=data, limit=limit or 1, enlarge=enlarge, **asked
-        )
+        known: dict[str, Any] = {"out": out, "data": data, "limit": limit or 1, "enlarge": enlarge, **asked}
+        request = Request.of(paths, model, method, classes, needs_images=True, **known)
         planned = [PlannedFigure(kind, request, Options.of({**options, "enlarge": request.enlarge}))]
     show_figures(name, planned, as_json=as_json)
 
@@ -256,28 +256,40 @@ def _write(output: StagedOutput, stem: str, picture: Image.Image | str, facts: d
 # ---- images ---------------------------------------------------------------------------------------------------------
 
 
-def _read(sources: Sequence[ImageSource], model: Adapter, errors: ErrorLog) -> list[tuple[str, LabelledImage]]:
-    """Read the images, each with the beginning of its file's name; one that cannot be read is reported."""
+def _read(sources: Sequence[ImageSource], model: Adapter, errors: ErrorLog) -> list[ImageSource]:
+    """Read the images whose files are not read yet; one that cannot be read is reported."""
     from sightline.errors import SightlineError
+    from sightline.models.inputs import open_picture
 
     found = []
     for source in sources:
+        known = source.photograph is not None or source.pixels is not None
         try:
-            found.append((source.stem, source.read(model)))
+            found.append(source if known else replace(source, photograph=open_picture(model, source.path)))
         except SightlineError as error:
             errors.add(source.path, error)
     return found
 
 
-def _subjects(model: Adapter, pictures: Sequence[tuple[str, LabelledImage]], request: Request) -> tuple[Subject, ...]:
+def _subjects(model: Adapter, sources: Sequence[ImageSource], request: Request) -> tuple[Subject, ...]:
     """Prepare the images for a model, with the classes to explain: named, known to the data set, or most probable."""
     from sightline.audit.figures.class_maps import likeliest_classes
+    from sightline.models.inputs import prepare
     from sightline.models.targets import find_class
 
     named = tuple(find_class(model, one) for one in request.targets)
     found = []
-    for stem, picture in pictures:
-        batch = picture.batch(model)
-        classes = named or picture.classes or tuple(likeliest_classes(model, batch))
-        found.append(Subject(stem, batch, classes, picture.masks_for(model)))
+    for source in sources:
+        _, batch = prepare(model, source)
+        classes = named or source.classes or tuple(likeliest_classes(model, batch))
+        found.append(Subject(source.stem, batch, classes, _masks(source, model)))
     return tuple(found)
+
+
+def _masks(source: ImageSource, model: Adapter) -> tuple[Tensor, ...]:
+    """Return the masks as the model sees the image: resized and cropped alike; none where that is not known."""
+    from sightline.data.mask_transform import transform_mask
+
+    if source.pixels is not None:
+        return source.masks
+    return () if model.preprocess is None else tuple(transform_mask(mask, model.preprocess) for mask in source.masks)

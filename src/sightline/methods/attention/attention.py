@@ -15,16 +15,15 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from sightline.catalogue.options import HasOptions
 from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.attention.layer_products import layer_gae, layer_raw_attention, layer_rollout
 from sightline.methods.attention.token_matrices import identity, rows_to_one, with_identity
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
-from sightline.models.shared_passes import shared
+from sightline.models.passes import shared
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.recipe import text
-from sightline.registry import METHODS
+from sightline.registry import METHODS, HasOptions
 from sightline.types import Attribution, Method, Passes, Target
 
 Fusion = Literal["mean", "max", "min"]

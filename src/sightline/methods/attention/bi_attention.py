@@ -24,8 +24,7 @@ from sightline.methods.attention.attention import last_blocks, probabilities_and
 from sightline.methods.attention.token_matrices import identity
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
-from sightline.models.passes import in_batches
-from sightline.models.shared_passes import shared
+from sightline.models.passes import in_batches, shared
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target

@@ -16,7 +16,7 @@ from sightline.methods.gradient.gradient import values_and_gradients
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
-from sightline.models.shared_passes import shared
+from sightline.models.passes import shared
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import spec_of
 from sightline.types import Attribution, Passes, Target, TokenGrid, map_grid

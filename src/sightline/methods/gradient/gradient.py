@@ -12,7 +12,7 @@ from torch import Tensor
 from sightline.errors import UnsupportedModel
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
-from sightline.models.shared_passes import shared
+from sightline.models.passes import shared
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.noise import noisy_batches
 from sightline.registry import METHODS
@@ -55,7 +55,7 @@ def _values_and_gradients(
         value = pixels.detach().movedim(1, -1)
         return [[(value, of_target["image"].movedim(1, -1))] for of_target in gradients], pixel_grid(images)
     assert isinstance(model, VisionTransformer)
-    with model.capture(*model.every("input"), gradient=True) as seen:
+    with model.capture("block.*.input", gradient=True) as seen:
         logits = model(images)
         scores = [target(logits) for target in targets]
     gradients = model.gradients_each(scores, seen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sightline.catalogue.options import HasOptions
+from sightline.registry import HasOptions
 
 
 class PerturbationOptions(HasOptions):

@@ -15,8 +15,8 @@ from sightline.metrics.robustness.neighbourhood import Neighbourhood, zero_flags
 from sightline.metrics.scaling import power_of_two
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site, capture
-from sightline.models.output import WITHOUT_PROBABILITIES
 from sightline.models.passes import in_batches
+from sightline.models.signature import WITHOUT_PROBABILITIES
 from sightline.registry import METRICS
 from sightline.types import Logit, LogProbability, Passes, Probability
 

@@ -7,13 +7,12 @@ from typing import ClassVar, Literal
 
 import torch
 
-from sightline.catalogue.options import HasOptions
 from sightline.errors import InputError
 from sightline.metrics.case import Case, Measurement, constant, flags_where
 from sightline.metrics.re_explain import re_explained_maps
 from sightline.metrics.similarity import SIMILARITIES, Similarity
 from sightline.models.adapter import Adapter
-from sightline.registry import METRICS
+from sightline.registry import METRICS, HasOptions
 from sightline.seeds import generators
 from sightline.types import Logit, LogProbability, Passes, Probability, Target, Value
 

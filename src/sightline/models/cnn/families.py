@@ -20,7 +20,8 @@ from sightline.errors import SiteError
 from sightline.models.cnn import hierarchical, pyramids, token_maps, transformers
 from sightline.models.cnn.adapter import Stepwise
 from sightline.models.cnn.steps import Plan, Step, before_strides, each, head, same, step, writes
-from sightline.models.facts import IMAGENET, ancestor, torchvision_facts, transformers_facts
+from sightline.models.facts import IMAGENET, torchvision_facts, transformers_facts
+from sightline.models.signature import ancestor
 from sightline.models.vit.timm import timm_facts
 
 FORWARDS = ("forward", "_forward_impl", "forward_features", "forward_head")

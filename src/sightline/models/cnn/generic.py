@@ -18,8 +18,9 @@ from sightline.errors import InputError, SightlineError, SiteError, UnsupportedM
 from sightline.models.capture import Change, Site, watch
 from sightline.models.cnn.adapter import Convolutional
 from sightline.models.cnn.hierarchical import sizes
-from sightline.models.facts import COLOURS, torchvision_facts, transformers_facts
+from sightline.models.facts import torchvision_facts, transformers_facts
 from sightline.models.passes import spend
+from sightline.models.signature import COLOURS
 from sightline.models.survey import (
     CONVOLUTIONS,
     IMAGE_SIZES,

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from sightline.models.cnn.steps import Plan, Step, each, head, same, step
-from sightline.models.facts import is_a
+from sightline.models.signature import is_a
 from sightline.models.survey import IMAGENET_SIZE
 
 IN_WINDOWS = (

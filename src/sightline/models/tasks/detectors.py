@@ -15,7 +15,7 @@ from sightline.models.adapter import Adapter
 from sightline.models.attention_layers import AttentionLayer, AttentionLayers, Size
 from sightline.models.blackbox import Opaque
 from sightline.models.cnn.generic import recognise_generic
-from sightline.models.facts import is_a
+from sightline.models.signature import is_a
 from sightline.models.vit.transformers import plain_attention
 
 WITH_QUERIES = ("DetrForObjectDetection", "ConditionalDetrForObjectDetection")

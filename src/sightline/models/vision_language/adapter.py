@@ -21,8 +21,8 @@ from sightline.errors import InputError, UnsupportedModel
 from sightline.models.adapter import Adapter
 from sightline.models.capture import ATTENTION_PLACES, Site, recorded_call
 from sightline.models.facts import transformers_facts
-from sightline.models.output import Ending
 from sightline.models.passes import setting, spend
+from sightline.models.signature import Ending
 from sightline.models.vision_language.image_formats import image_format
 from sightline.models.vision_language.layout import Layout, layer_arguments, make_layout
 from sightline.models.vision_language.prompt import (
@@ -75,6 +75,8 @@ class VisionLanguage(VisionTransformer):
         described |= {"input_size": size if self.format.fixed else None, "output": "text"}
         super().__init__(model, **described | facts)
         self.default_size = size
+        self.blocks = tuple(_block(layer) for layer in self.language.layers)
+        self.final_norm = self.language.norm
 
     # ---- questions and answers ----------------------------------------------------------------------------------
 
@@ -168,12 +170,8 @@ class VisionLanguage(VisionTransformer):
     def ending(self) -> Ending:
         return Ending(None, self.places * self.vocabulary)
 
-    @cached_property
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(_block(layer) for layer in self.language.layers)
-
     @property
-    def entry(self) -> Site:
+    def entry(self) -> Site:  # type: ignore[override]  # the order of the tokens is that of the prompt
         return Site(self.language.layers[0], "input", self._order)
 
     @cached_property
@@ -183,17 +181,13 @@ class VisionLanguage(VisionTransformer):
         return inside
 
     @property
-    def final_norm(self) -> nn.Module | None:
-        return self.language.norm  # type: ignore[no-any-return]
-
-    @property
-    def patch(self) -> tuple[int, int]:
+    def patch(self) -> tuple[int, int]:  # type: ignore[override]  # it depends on the size of the image
         height, width = self._size or self.default_size
         grid = self._layout((height, width)).grid
         return height // grid[0], width // grid[1]
 
     @property
-    def prefix(self) -> int:
+    def prefix(self) -> int:  # type: ignore[override]
         return self.prefix_of(self._size or self.default_size)
 
     def prefix_of(self, size: tuple[int, int]) -> int:

@@ -86,37 +86,27 @@ class Block:
 
 
 class VisionTransformer(Adapter):
-    """A plain vision transformer: an embedding, equal blocks, a pooled classifier."""
+    """A plain vision transformer: an embedding, equal blocks, a pooled classifier.
+
+    Each family sets the attributes below when it is built, and defines `pool`, `step` and `finish`.
+
+    Attributes:
+        blocks: the blocks, in order.
+        entry: where X_0 is: patch embedding, prefix tokens and positions are in, nothing else has happened.
+        final_norm: the norm after the last block, None where there is none.
+        prefix: how many tokens come before the patches.
+        patch: height and width of a patch in pixels.
+    """
 
     kind = "transformer"
     offers = frozenset({"gradient", "layers", "attention", "tokens"})
+    blocks: tuple[Block, ...]
+    entry: Site
+    final_norm: nn.Module | None
+    prefix: int
+    patch: tuple[int, int]
 
     # ---- what each family defines ------------------------------------------------------------------------------------
-
-    @cached_property
-    @abstractmethod
-    def blocks(self) -> tuple[Block, ...]:
-        """The blocks, in order."""
-
-    @property
-    @abstractmethod
-    def entry(self) -> Site:
-        """Where X_0 is: patch embedding, prefix tokens and positions are in, nothing else has happened."""
-
-    @property
-    @abstractmethod
-    def final_norm(self) -> nn.Module | None:
-        """The norm after the last block, None where there is none."""
-
-    @property
-    @abstractmethod
-    def prefix(self) -> int:
-        """How many tokens come before the patches."""
-
-    @property
-    @abstractmethod
-    def patch(self) -> tuple[int, int]:
-        """Height and width of a patch in pixels."""
 
     @property
     @abstractmethod

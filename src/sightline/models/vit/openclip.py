@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from sightline.errors import TargetError
 from sightline.extras import require
 from sightline.models.capture import Site
-from sightline.models.facts import CLIP, is_a
+from sightline.models.facts import CLIP
+from sightline.models.signature import is_a
 from sightline.models.vit import timm as vit_timm
 from sightline.models.vit.adapter import Block, VisionTransformer, plain_mlp
 from sightline.models.vit.wrapped import WrappedTransformer
@@ -35,24 +36,12 @@ class OpenClipTransformer(VisionTransformer):
         self.tokenizer = tokenizer
         height, width = self.tower.image_size
         super().__init__(model, **{"input_size": (int(height), int(width))} | _facts(self.tower) | facts)
-
-    @cached_property
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(_block(module) for module in self.tower.transformer.resblocks)
-
-    @property
-    def entry(self) -> Site:
-        return Site(self.tower.ln_pre, "input")
-
-    @property
-    def final_norm(self) -> nn.Module | None:
+        self.blocks = tuple(_block(module) for module in self.tower.transformer.resblocks)
+        self.entry = Site(self.tower.ln_pre, "input")
         pooled_first = self.tower.final_ln_after_pool or self.pool == "map"
-        return None if pooled_first else self.tower.ln_post
-
-    @property
-    def patch(self) -> tuple[int, int]:
+        self.final_norm = None if pooled_first else self.tower.ln_post
         height, width = self.tower.patch_size
-        return int(height), int(width)
+        self.patch = int(height), int(width)
 
     @property
     def pool(self) -> str:

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sightline.errors import UnsupportedModel
-from sightline.models.passes import full_precision
-from sightline.models.shared_passes import shared
+from sightline.models.passes import full_precision, shared
 from sightline.models.vit.adapter import Block, VisionTransformer
 
 _PLACES = ("probabilities", "v", "norm1", "attention", "norm2", "mlp", "output")

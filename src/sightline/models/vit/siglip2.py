@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.models.adapter import Preprocess
-from sightline.models.facts import is_a
+from sightline.models.signature import is_a
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.models.vit.transformers import SIGLIP, SIGLIP_CLASSIFIER, Head, TransformersVit
 

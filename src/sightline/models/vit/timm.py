@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from sightline.extras import require
 from sightline.models.capture import Site
-from sightline.models.facts import COLOURS, for_channels, input_channels, is_a
+from sightline.models.facts import for_channels
 from sightline.models.passes import setting
+from sightline.models.signature import COLOURS, input_channels, is_a
 from sightline.models.vit.adapter import (
     Block,
     VisionTransformer,
@@ -30,29 +31,15 @@ class TimmVisionTransformer(VisionTransformer):
         facts.setdefault("input_size", None if any_size else _image_size(model))
         super().__init__(model, **facts)
         self.default_size = self.input_size or _image_size(model)
+        self.blocks = tuple(_block(module) for module in model.blocks)
+        self.entry = Site(self._first(model), "input")
+        self.final_norm = model.norm
+        self.prefix = int(model.num_prefix_tokens)
+        self.patch = self._multiple = _patch(model)
 
-    @cached_property
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(_block(module) for module in self.model.blocks)
-
-    @property
-    def entry(self) -> Site:
-        return Site(self.model.norm_pre, "input")
-
-    @property
-    def final_norm(self) -> nn.Module | None:
-        return self.model.norm  # type: ignore[no-any-return]
-
-    @property
-    def prefix(self) -> int:
-        return int(self.model.num_prefix_tokens)
-
-    @property
-    def patch(self) -> tuple[int, int]:
-        embed = self.model.patch_embed
-        height, width = _image_size(self.model)
-        rows, columns = embed.grid_size
-        return height // rows, width // columns  # a hybrid's patch is larger than its patch embedding's kernel
+    def _first(self, model: Any) -> nn.Module:
+        """Return the module that the tokens enter first."""
+        return model.norm_pre  # type: ignore[no-any-return]
 
     @property
     def pool(self) -> str:
@@ -72,10 +59,6 @@ class TimmVisionTransformer(VisionTransformer):
         if isinstance(head, nn.Linear):  # a user's own head leaves num_classes as it was
             return head.out_features
         return int(self.model.num_classes) or int(self.model.num_features)  # without a head, the number of features
-
-    @property
-    def _multiple(self) -> tuple[int, int]:
-        return self.patch
 
     @contextmanager
     def interceptable(self) -> Iterator[None]:
@@ -119,11 +102,6 @@ class TimmEva(TimmVisionTransformer):
 class TimmNaFlex(TimmEva):
     """timm's NaFlexVit on whole images: as a vision transformer of any size, with or without rotary positions."""
 
-    @property
-    def patch(self) -> tuple[int, int]:
-        height, width = self.model.embeds.patch_size
-        return int(height), int(width)
-
     def step(self, tokens: Tensor, index: int, keep: Tensor | None) -> Tensor:
         if self.model.rope is not None:
             return super().step(tokens, index, keep)
@@ -133,9 +111,8 @@ class TimmNaFlex(TimmEva):
 class TimmBeit(TimmVisionTransformer):
     """timm's Beit: as a vision transformer, with a bias for the relative position of two tokens in every attention."""
 
-    @property
-    def entry(self) -> Site:
-        return Site(self.model.blocks[0], "input")  # the dropout before it is the identity outside training
+    def _first(self, model: Any) -> nn.Module:
+        return model.blocks[0]  # type: ignore[no-any-return]  # the dropout before it is the identity outside training
 
     def step(self, tokens: Tensor, index: int, keep: Tensor | None) -> Tensor:
         shared = None if self.model.rel_pos_bias is None else self.model.rel_pos_bias()
@@ -149,6 +126,15 @@ def _image_size(model: Any) -> tuple[int, int]:
         return int(height), int(width)
     height, width = model.patch_embed.img_size
     return int(height), int(width)
+
+
+def _patch(model: Any) -> tuple[int, int]:
+    if not hasattr(model, "patch_embed"):
+        height, width = model.embeds.patch_size
+        return int(height), int(width)
+    height, width = _image_size(model)
+    rows, columns = model.patch_embed.grid_size
+    return height // rows, width // columns  # a hybrid's patch is larger than its patch embedding's kernel
 
 
 def _block(module: Any) -> Block:
@@ -202,7 +188,8 @@ def timm_facts(model: nn.Module) -> dict[str, Any]:
         facts["labels"] = labels
     elif subset is not None:
         facts["labels"] = _imagenet_labels(subset)
-    return for_channels(facts, input_channels(model))
+    channels = input_channels(model)
+    return facts if channels == COLOURS else for_channels(facts, channels)
 
 
 @lru_cache(maxsize=8)

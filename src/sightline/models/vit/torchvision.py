@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from sightline.extras import require
 from sightline.models.capture import Site
-from sightline.models.facts import IMAGENET_RESIZE, is_a, torchvision_facts
+from sightline.models.facts import IMAGENET_RESIZE, torchvision_facts
+from sightline.models.signature import is_a
 from sightline.models.survey import IMAGENET_SIZE
 from sightline.models.vit.adapter import Block, VisionTransformer, plain_mlp
 
@@ -28,23 +29,11 @@ class TorchvisionTransformer(VisionTransformer):
         )
         defaults = {"input_size": (size, size), "preprocess": preprocess}
         super().__init__(model, **torchvision_facts(model) | defaults | facts)
-
-    @cached_property
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(_block(module) for module in self.model.encoder.layers)
-
-    @property
-    def entry(self) -> Site:
+        self.blocks = tuple(_block(module) for module in model.encoder.layers)
         # positions are in, and the dropout behind them is the identity outside training
-        return Site(self.model.encoder.layers[0], "input")
-
-    @property
-    def final_norm(self) -> nn.Module:
-        return self.model.encoder.ln  # type: ignore[no-any-return]
-
-    @property
-    def patch(self) -> tuple[int, int]:
-        return int(self.model.patch_size), int(self.model.patch_size)
+        self.entry = Site(model.encoder.layers[0], "input")
+        self.final_norm = model.encoder.ln
+        self.patch = int(model.patch_size), int(model.patch_size)
 
     @cached_property
     def num_classes(self) -> int | None:
@@ -55,7 +44,7 @@ class TorchvisionTransformer(VisionTransformer):
         return self.model.encoder.layers[index](tokens)  # type: ignore[no-any-return]
 
     def finish(self, tokens: Tensor) -> Tensor:
-        return self.logits(self.model.heads(self.final_norm(tokens)[:, 0]))
+        return self.logits(self.model.heads(self.model.encoder.ln(tokens)[:, 0]))
 
 
 def _block(module: Any) -> Block:

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from sightline.errors import TargetError
 from sightline.models.capture import Site
-from sightline.models.facts import CLIP, IMAGENET, is_a, transformers_facts
+from sightline.models.facts import CLIP, IMAGENET, transformers_facts
 from sightline.models.passes import setting
+from sightline.models.signature import is_a
 from sightline.models.vit.adapter import (
     Block,
     VisionTransformer,
@@ -59,6 +60,15 @@ class TransformersVit(VisionTransformer):
             defaults |= {"labels": (), "output": "embedding"}
         super().__init__(model, **defaults | facts)
         self.default_size = self.input_size or self._own_size
+        self.blocks = tuple(_block(module) for module in self._layers)
+        self.entry = Site(self._norm_pre or self._layers[0], "input")
+        # CLIP's last norm sees the pooled class token, not the tokens; SigLIP's of the same name sees the tokens
+        after = ("post_layernorm",) if head.norm_before_pool else ()
+        self.final_norm = first_attribute(self.trunk, ("layernorm", "norm", *after))
+        single = ("cls_token", "class_embedding", "distillation_token")
+        tokens = sum(hasattr(self.trunk.embeddings, name) for name in single)
+        self.prefix = tokens + int(getattr(config, "num_register_tokens", 0))
+        self.patch = _pair(config.patch_size)
 
     @property
     def _own_size(self) -> tuple[int, int]:
@@ -68,10 +78,6 @@ class TransformersVit(VisionTransformer):
     def _any_size(self) -> bool:
         return str(self.trunk.config.model_type).startswith("dino")  # it fits its positions to the image
 
-    @cached_property
-    def blocks(self) -> tuple[Block, ...]:
-        return tuple(_block(module) for module in self._layers)
-
     @property
     def _layers(self) -> Any:
         return first_attribute(first_attribute(self.trunk, ("encoder", "model")) or self.trunk, ("layers", "layer"))
@@ -79,26 +85,6 @@ class TransformersVit(VisionTransformer):
     @property
     def _norm_pre(self) -> nn.Module | None:
         return getattr(self.trunk, "pre_layrnorm", None)  # CLIP's, misspelt there
-
-    @property
-    def entry(self) -> Site:
-        return Site(self._norm_pre or self._layers[0], "input")
-
-    @property
-    def final_norm(self) -> nn.Module | None:
-        # CLIP's last norm sees the pooled class token, not the tokens; SigLIP's of the same name sees the tokens
-        after = ("post_layernorm",) if self.head.norm_before_pool else ()
-        return first_attribute(self.trunk, ("layernorm", "norm", *after))  # type: ignore[no-any-return]
-
-    @property
-    def prefix(self) -> int:
-        single = ("cls_token", "class_embedding", "distillation_token")
-        tokens = sum(hasattr(self.trunk.embeddings, name) for name in single)
-        return tokens + int(getattr(self.trunk.config, "num_register_tokens", 0))
-
-    @property
-    def patch(self) -> tuple[int, int]:
-        return _pair(self.trunk.config.patch_size)
 
     @property
     def pool(self) -> str:
@@ -116,7 +102,7 @@ class TransformersVit(VisionTransformer):
         return getattr(last, "out_features", None) or features or len(self.labels) or None
 
     @property
-    def _multiple(self) -> tuple[int, int]:
+    def _multiple(self) -> tuple[int, int]:  # type: ignore[override]
         return self.patch if self.input_size is None else (1, 1)
 
     def interceptable(self) -> AbstractContextManager[None]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
 
 from sightline.errors import UnsupportedModel
 from sightline.models.attention_layers import AttentionLayer, AttentionLayers
-from sightline.models.capture import Site
 from sightline.models.tasks.reading import NEEDED
-from sightline.models.vit.adapter import Block, VisionTransformer
+from sightline.models.vit.adapter import VisionTransformer
 
 
 class WrappedTransformer(VisionTransformer):
@@ -29,26 +27,8 @@ class WrappedTransformer(VisionTransformer):
         defaults: dict[str, Any] = {**said, "input_size": inner.input_size}
         super().__init__(model, **defaults | facts)
         self.inner = inner
-
-    @cached_property
-    def blocks(self) -> tuple[Block, ...]:
-        return self.inner.blocks
-
-    @property
-    def entry(self) -> Site:
-        return self.inner.entry
-
-    @property
-    def final_norm(self) -> nn.Module | None:
-        return self.inner.final_norm
-
-    @property
-    def prefix(self) -> int:
-        return self.inner.prefix
-
-    @property
-    def patch(self) -> tuple[int, int]:
-        return self.inner.patch
+        self.blocks, self.entry, self.final_norm = inner.blocks, inner.entry, inner.final_norm
+        self.prefix, self.patch = inner.prefix, inner.patch
 
     @property
     def pool(self) -> str:

@@ -1,7 +1,8 @@
-"""What a model's numbers are: softmax or sigmoid logits, values, an embedding, a class per pixel, boxes or tokens.
+"""A model's signature: of which library's class it is, the channels of its images, and what its numbers are.
 
-It is what the user says, else what the library that made the model says. What neither says is read off the end of the
-network: a last sigmoid or softmax shows in autograd's graph, and is never guessed from values.
+The numbers are softmax or sigmoid logits, values, an embedding, a class per pixel, boxes or tokens: what the user says,
+else what the library that made the model says. What neither says is read off the end of the network: a last sigmoid or
+softmax shows in autograd's graph, and is never guessed from values.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -25,6 +26,65 @@ from sightline.types import Link, Output, probabilities
 
 if TYPE_CHECKING:
     from sightline.models.adapter import Adapter
+
+# ---- classes and channels -------------------------------------------------------------------------------------------
+
+COLOURS = 3
+UNKNOWN = 0.5  # mean and standard deviation of a channel of which nothing is said
+LIBRARIES = ("timm", "torchvision", "transformers", "open_clip")
+SPACE_TO_DEPTH = 16  # cells of an image that timm's TResNet stacks into one before its first convolution
+
+
+def ancestor(model: object, package: str, name: str) -> type | None:
+    """Return the class of this name that a model is of, itself or by inheritance, without importing its package."""
+    return next(
+        (cls for cls in type(model).__mro__ if cls.__name__ == name and f"{cls.__module__}.".startswith(f"{package}.")),
+        None,
+    )
+
+
+def is_a(model: object, package: str, name: str) -> bool:
+    """Tell whether a model is of this class or a subclass, without importing the package it comes from."""
+    return ancestor(model, package, name) is not None
+
+
+def input_channels(model: Any) -> int:
+    """Return how many channels a model's images have, read off its first convolution; 3 where that does not tell.
+
+    The modules of a user's own model may be listed in any order: one with a convolution for colours takes colours.
+    """
+    if not isinstance(model, nn.Module):
+        return COLOURS
+    said = getattr(getattr(model, "config", None), "num_channels", None)
+    if isinstance(said, int):
+        return said
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d) and module.in_channels]
+    if not convolutions:
+        return int(getattr(getattr(model, "embeds", None), "in_chans", COLOURS))  # timm's NaFlexViT
+    own = type(model).__module__.partition(".")[0] not in LIBRARIES
+    if own and any(module.in_channels == COLOURS for module in convolutions):
+        return COLOURS
+    first = convolutions[0].in_channels
+    stacked = any(type(module).__name__ == "SpaceToDepth" for module in model.modules())
+    return first // SPACE_TO_DEPTH if stacked else first
+
+
+def check_normalisation(
+    mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[tuple[float, ...] | None, tuple[float, ...] | None]:
+    """Refuse a mean and a standard deviation of different lengths; one that is not given is 0.5 everywhere."""
+    if mean is None and std is None:
+        return None, None
+    centre = tuple(mean) if mean is not None else (UNKNOWN,) * len(std or ())
+    spread = tuple(std) if std is not None else (UNKNOWN,) * len(centre)
+    if len(centre) != len(spread) or not centre:
+        raise InputError(
+            f"got a mean of {len(centre)} numbers and a std of {len(spread)}; give one of each for every channel"
+        )
+    if not all(value > 0 for value in spread):
+        raise InputError(f"got std={spread}; numbers above 0 are needed")
+    return centre, spread
+
 
 # ---- what a library says ---------------------------------------------------------------------------------------
 
