@@ -228,8 +228,8 @@ def _run(adapter: Adapter, batch: Tensor, method: Method, target: Target, batch_
 
 
 def _call(method: Method, adapter: Adapter, images: Tensor, target: Target) -> Attribution:
-    """Run one method; one that explains several targets at once is given a list of one."""
-    if isinstance(method, MultiTarget):
+    """Run one method; one that explains several targets at once, and has no call of its own, gets a list of one."""
+    if isinstance(method, MultiTarget) and type(method).__call__ is MultiTarget.__call__:
         return method.multi_target(adapter, images, [target])[0]
     return method(adapter, images, target)
 
