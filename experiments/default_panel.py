@@ -6,9 +6,10 @@
 
 The score of a recipe is the mean of single deletion and average precision. The rule: of every family of methods the
 recipe with the highest score, and of these the five highest. Candidates take at most 12 passes, a backward pass counted
-twice; controls are none. The plan default-panel-cnn holds what was chosen and the panel before, and runs on other
-images; those of the leaderboard that are among them are left out. Writes docs/measured/default-panel-cnn.csv with the
-paired difference between the first choice and the best recipe of the panel before, best by these very images.
+twice; controls are none, nor are recipes whose map is the same for every class. The plan default-panel-cnn holds what
+was chosen and the panel before, and runs on other images; those of the leaderboard that are among them are left out.
+Writes docs/measured/default-panel-cnn.csv with the paired difference between the first choice and the best recipe of the
+panel before, best by these very images.
 scripts/measured_text.py puts it into docs/guide/leaderboard.md.
 """
 
@@ -25,7 +26,7 @@ import pandas
 from claims import number
 from leaderboard import PANELS, complete, write
 
-from sightline.audit.panel import is_control, method_specs
+from sightline.audit.panel import is_agnostic, is_control, method_specs
 from sightline.bench.store.store import read_rows
 from sightline.recipe import parse
 
@@ -53,7 +54,7 @@ def choose(rows: pandas.DataFrame) -> list[str]:
     for recipe in means.index:
         method = parse(recipe)
         passes = spent["forward"][recipe] + 2 * spent["backward"][recipe]
-        if not is_control(method) and passes <= MOST:
+        if not is_control(method) and not is_agnostic(method) and passes <= MOST:
             best.setdefault(method_specs(method)[0].family, recipe)
     return list(best.values())[:CHOSEN]
 

@@ -18,6 +18,7 @@ from tests.models.families_vlm import FAMILIES, QUESTION
 from tests.report.conftest import browser, lacking  # noqa: F401 - a fixture
 
 from sightline.app.server import SHARED, STATIC, create_app
+from sightline.audit.panel import CONVOLUTIONAL
 
 VIT = "bundled/shapes-vit"
 SEGMENTER, DETECTOR = "bundled/shapes-segmenter", "bundled/shapes-detector"
@@ -81,7 +82,7 @@ def visit(page: Any, address: str) -> None:
 def test_the_first_visit_shows_a_ranked_panel(page, server):
     visit(page, server.address)
     recipes = page.locator("#panel code").all_inner_texts()
-    assert {"ixg", "grad_cam", "random", "sobel"} <= set(recipes)
+    assert {*CONVOLUTIONAL, "random", "sobel"} <= set(recipes)
     scores = [float(text.replace("\u2212", "-")) for text in page.locator("#panel .score").all_inner_texts()]
     assert scores == sorted(scores, reverse=True)
     assert page.locator("#verdict strong").inner_text() == f"{recipes[0]} is the most faithful map here"
@@ -95,12 +96,12 @@ def test_a_click_on_a_class_explains_it_and_the_link_opens_it_again(page, server
     label = page.locator("#classes button").nth(1).locator("span").first.inner_text()
     page.wait_for_selector("#verdict:not([hidden])")
     until(page, f"document.getElementById('detail-title').textContent.endsWith('for {label}')")
-    page.locator("#panel button", has_text="grad_cam").click()
+    page.locator("#panel button", has_text="full_grad").click()
     link = page.evaluate("location.href")
-    assert "map=grad_cam" in link
+    assert "map=full_grad" in link
     page.goto("about:blank")
     visit(page, link)
-    assert page.locator("#detail-title").inner_text() == f"grad_cam for {label}"
+    assert page.locator("#detail-title").inner_text() == f"full_grad for {label}"
 
 
 def test_scrubbing_follows_the_curve_and_removes_pixels_in_the_order_of_the_map(page, server):
@@ -250,8 +251,8 @@ def test_the_verdict_under_several_fills_is_asked_for_and_may_be_withheld(page, 
 
 
 def test_a_map_of_single_pixels_is_shown_smoothed_and_says_so(page, server):
-    visit(page, f"{server.address}#map=ixg")
-    assert page.locator("#panel button", has_text="ixg").first.locator(".tag").all_inner_texts()[0] == "shown smoothed"
+    visit(page, f"{server.address}#map=full_grad")
+    assert page.locator("#panel button", has_text="full_grad").first.locator(".tag").all_inner_texts()[0] == "shown smoothed"
     before = page.evaluate(PIXELS)
     page.locator("#smooth").uncheck()
     assert page.evaluate(PIXELS) != before
@@ -281,11 +282,11 @@ def test_two_models_are_compared(page, server):
 
 
 def test_the_card_tells_formula_and_citation(page, server):
-    visit(page, f"{server.address}#map=grad_cam")
+    visit(page, f"{server.address}#map=full_grad")
     page.click("#card-open")
     page.wait_for_selector("#card[open]")
     text = page.locator("#card").inner_text()
-    assert "Selvaraju" in text
+    assert "Srinivas" in text
     page.keyboard.press("Escape")
     assert page.locator("#card").is_hidden()
 

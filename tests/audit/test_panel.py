@@ -1,11 +1,16 @@
 """The default panel: every recipe runs on its model, controls are recognised, seeds reach what draws."""
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from sightline.audit.panel import (
     CONTROLS,
+    CONVOLUTIONAL,
+    TRANSFORMER,
     ScoredMap,
     choose,
     is_agnostic,
@@ -30,7 +35,24 @@ def test_every_recipe_of_the_panel_runs_on_its_model(tiny_vit, tiny_cnn, images)
         assert len(chosen) >= 7
         for recipe in chosen:
             assert api.explain(model, images, recipe, target=1).recipe == recipe
-        assert set(short(model)) < set(chosen) - set(CONTROLS)
+        assert set(short(model)) <= set(chosen) - set(CONTROLS)
+
+
+MEASURED = Path(__file__).parents[2] / "docs" / "measured"
+
+
+@pytest.mark.parametrize(("kind", "panel"), [("vit", TRANSFORMER), ("cnn", CONVOLUTIONAL)])
+def test_the_panel_of_classifiers_is_the_one_that_was_chosen_by_measurement(kind, panel):
+    with (MEASURED / f"default-panel-{kind}.csv").open(encoding="utf-8", newline="") as file:
+        notes = {row["recipe"]: row["note"] for row in csv.DictReader(file)}
+    assert set(panel) == {recipe for recipe, note in notes.items() if note.startswith("chosen")}
+    assert notes[panel[0]].startswith("chosen first")
+
+
+def test_what_was_not_measured_gets_recipes_of_many_families(tiny_cnn):
+    values = [recipe for recipe in choose(adapt(tiny_cnn, output="value")) if recipe not in CONTROLS]
+    assert values == ["ixg", "grad_cam", "iia2", "smooth_grad(samples=10)", "ig(steps=20)"]
+    assert short(adapt(tiny_cnn, output="value")) == values[:3]
 
 
 def test_a_black_box_is_asked_about_patches():

@@ -10,7 +10,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import sightline
-from sightline.audit.panel import CONTROLS
+from sightline.audit.panel import CONTROLS, CONVOLUTIONAL
 from sightline.cli.main import app
 from sightline.data.shapes import Shapes
 from sightline.errors import InputError, RecipeError, TargetError, UnsupportedModel
@@ -121,7 +121,7 @@ def test_a_users_own_module_is_ranked_with_the_controls(images):
     (image,) = sightline.rank(own, images[:1], target=2)
     recipes = {scored.recipe for scored in image.maps}
     assert set(CONTROLS) <= recipes
-    assert {"grad_cam", "ixg"} <= recipes
+    assert set(CONVOLUTIONAL) <= recipes
     assert image.target.label == "class 2"
 
 

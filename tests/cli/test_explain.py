@@ -12,7 +12,7 @@ from PIL import Image
 
 from sightline.audit import panel as audit_panel
 from sightline.audit import panel as default_panel
-from sightline.audit.panel import CONTROLS
+from sightline.audit.panel import CONTROLS, TRANSFORMER
 from sightline.data.shapes import CLASSES, Shapes
 from sightline.errors import NumericalError, SightlineError
 from sightline.report.page import load_template
@@ -53,7 +53,7 @@ def test_the_default_panel_ranks_every_map_by_insertion_minus_deletion_under_sev
         one["score"] == pytest.approx(sum(one["fills"][fill] for fill in counted) / len(counted)) for one in maps
     )
     assert all(one["ins_del"] == pytest.approx(one["insertion"] - one["deletion"]) for one in maps)
-    assert {"gae", "rollout", "plus(libra(ixg))", "caap(frozen=True)", "grad_cam"} <= {one["recipe"] for one in maps}
+    assert set(TRANSFORMER) <= {one["recipe"] for one in maps}
 
 
 def test_the_controls_are_ranked_too_and_marked(panel):

@@ -42,6 +42,11 @@ __all__ = [
 
 # ---- the panel ------------------------------------------------------------------------------------------------------
 
+# Of classifiers, as experiments/default_panel.py chooses them: of each family of methods the best recipe of few passes by
+# single deletion and average precision, and of these the five best, the best first (docs/guide/leaderboard.md).
+TRANSFORMER = ("inflow", "e_caap", "libra(full_grad_plus)", "lrp_rollout", "skip_plus(decompx)")
+CONVOLUTIONAL = ("finer_cam(grad_cam)", "conductance(steps=10)", "full_grad", "act", "contrastive_excitation")
+# Of whatever else there is, for which nothing was measured: something of every family that runs there.
 ATTENTION = ("gae", "rollout")
 TOKENS = ("plus(libra(ixg))", "caap(frozen=True)")
 LANGUAGE = ("plus(libra(ixg))", "token_activation_map")  # where attention is causal and no token can be patched
@@ -55,11 +60,22 @@ GRADIENT = ("smooth_grad(samples=10)", "ig(steps=20)")
 
 
 def choose(model: Adapter) -> list[str]:
-    """Return a handful of recipes that suit the model, controls last.
+    """Return a handful of recipes that suit the model, controls last: measured for classifiers, varied for the rest."""
+    return [*(_measured(model) or _varied(model)), *CONTROLS]
 
-    Each is cheap beside its scoring, and together they show what the families disagree on: attention, balanced
-    gradients at every layer, activation patching, class activation, smoothed gradients, path integrals.
-    """
+
+def _measured(model: Adapter) -> tuple[str, ...]:
+    """Return the panel that was chosen by measurement for this kind of model, empty where there is none."""
+    if model.declared_output not in (None, "softmax", "sigmoid") or "language" in model.offers:
+        return ()
+    if {"attention", "tokens"} <= model.offers:
+        return TRANSFORMER
+    attends = model.attention_layers is not None or bool(model.no_attention)
+    return CONVOLUTIONAL if "cuts" in model.offers and not attends else ()
+
+
+def _varied(model: Adapter) -> list[str]:
+    """Return recipes that are cheap beside their scoring and show what the families of methods disagree on."""
     offers = model.offers
     chosen: list[str] = []
     attention = ATTENTION if "gradient" in offers else ATTENTION[1:]
@@ -73,7 +89,7 @@ def choose(model: Adapter) -> list[str]:
         chosen += BLACK_BOX
     if model.declared_output == "boxes":
         chosen += DETECTION
-    return [*chosen, *CONTROLS]
+    return chosen
 
 
 def short(model: Adapter) -> list[str]:
