@@ -46,10 +46,11 @@ def of_blank(model: Adapter, images: Tensor, name: BlankName, seed: int, what: s
     def run() -> T:
         return Context().run(work, blank_image(model, images, name, seed))  # a fresh context has no meters open
 
-    if not isinstance(model.model, nn.Module) or _may_change(model.model):
+    modules = _modules(model.model) if isinstance(model.model, nn.Module) else []
+    if not modules or _may_change(modules):
         return run()
     where = (tuple(images.shape[-2:]), images.dtype, images.device, model.mean, model.std)
-    key, weights = (what, name, seed, *where), _weights(model.model)
+    key, weights = (what, name, seed, *where), _weights(modules)
     cached = _cache.setdefault(model.model, {})
     if key not in cached or cached[key][0] != weights:
         cached.pop(key, None)
@@ -60,17 +61,28 @@ def of_blank(model: Adapter, images: Tensor, name: BlankName, seed: int, what: s
     return result
 
 
-def _may_change(model: nn.Module) -> bool:
+def _modules(model: nn.Module) -> list[nn.Module]:
+    """Return the modules of a model; its own generator, one in another for each level, takes as long as a block."""
+    found: dict[nn.Module, None] = {model: None}
+    waiting = [model]
+    while waiting:
+        new = [m for m in waiting.pop()._modules.values() if m is not None and m not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    return list(found)
+
+
+def _may_change(modules: Sequence[nn.Module]) -> bool:
     """Tell whether a model may compute something else next time: it is training, or has hooks."""
-    return any(m.training or m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    return any(m.training or m._forward_hooks or m._forward_pre_hooks for m in modules)
 
 
-def _weights(model: nn.Module) -> Hashable:
+def _weights(modules: Sequence[nn.Module]) -> Hashable:
     """Return what changes when weights do: their addresses, how often they were written to, and a sample of them.
 
     The sample catches writes through ``.data``, which torch does not count.
     """
-    tensors = [t for m in model.modules() for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
+    tensors = [t for m in modules for t in (*m._parameters.values(), *m._buffers.values()) if t is not None]
     marks = tuple((t.data_ptr(), 0 if t.is_inference() else t._version) for t in tensors)
     return marks, *(torch.cat(some).cpu().view(torch.uint8).numpy().tobytes() for some in _samples(tensors))
 

@@ -15,7 +15,7 @@ from sightline.methods.blank import BlankName
 from sightline.methods.multi_target import Choose, MultiTarget
 from sightline.methods.patching.caap import attributions, last_layer, usual_grid, with_tokens
 from sightline.methods.patching.neighbourhood import Shape, check_neighbourhood
-from sightline.methods.patching.prefix import Copies, added_scores
+from sightline.methods.patching.prefix import Copies, add_own, added_scores, own_scores
 from sightline.methods.patching.record import Patching
 from sightline.methods.patching.tokens import patched_logits
 from sightline.methods.scored import Score
@@ -120,7 +120,8 @@ def to_source(mean: BlankMean, copies: Copies, block: int) -> Attend:
         shares = blank.softmax(dim=-1) if mean == "attention" else torch.full_like(blank, 1 / blank.shape[-1])
         queries = copies.by_image(q)
         of_blank = (total[:, None] + left).flatten(1, 2).expand(*queries.shape[:3], 1)
-        fixed = torch.cat([copies.by_image(q @ k.mT * scale), of_blank], dim=-1)  # (image, head, row, prefix + 1)
+        own = copies.by_image(own_scores(q, k).mul_(scale))
+        fixed = torch.cat([own, of_blank], dim=-1)  # (image, head, row, prefix + 1)
         other, mixed = [], []
         for part in copies.parts:
             scores = added_scores(part.of_source, queries[:, :, part.rows], keys[:, :, part.tokens], scale)
@@ -128,6 +129,7 @@ def to_source(mean: BlankMean, copies: Copies, block: int) -> Attend:
             other.append(weights[..., : prefix + 1])
             mixed.append(weights[..., prefix + 1 :] @ values[:, :, part.tokens])
         of_source, others = (copies.by_copy(torch.cat(parts, dim=2)) for parts in (mixed, other))
-        return (others[..., :prefix] @ v).add_(of_source).addcmul_(others[..., prefix:], shares @ blank_values)
+        outputs = of_source.addcmul_(others[..., prefix:], shares @ blank_values)
+        return add_own(outputs, others[..., :prefix], v)
 
     return attend

@@ -23,7 +23,7 @@ from sightline.models.capture import Attend
 from sightline.models.passes import in_batches
 
 TOKENS = 2048  # per batch: more are not faster on a CPU, whose caches they exceed
-QUERIES = 72  # of one image that attend together
+QUERIES = 66  # of one image that attend together
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +43,14 @@ class Part:
     like: Tensor
 
     @cached_property
-    def of_source(self) -> Tensor:
-        """What is added to the scores of the source image's tokens in the range: minus infinity if not patched."""
-        return torch.where(self.near[:, self.tokens], self.like.new_zeros(()), -torch.inf)
+    def inside(self) -> Tensor:
+        """Which tokens of the range are patched for each row, (row, token of the range) booleans."""
+        return self.near[:, self.tokens].contiguous()
 
     @cached_property
-    def of_both(self) -> Tensor:
-        """What is added to the blank image's scores, minus infinity if patched; `of_source` next to it."""
-        return torch.cat([torch.where(self.near, -torch.inf, self.like.new_zeros(())), self.of_source], dim=1)
+    def of_source(self) -> Tensor:
+        """What is added to the scores of the source image's tokens in the range: minus infinity if not patched."""
+        return torch.where(self.inside, self.like.new_zeros(()), -torch.inf)
 
 
 def divide(near: Tensor, prefix: int, like: Tensor) -> list[Part]:
@@ -110,13 +110,20 @@ class Copies:
 
     def run(self, first: int, last: int, attention: Attention) -> Tensor:
         """Run the copies from layer `first` to `last`: (image, patch, prefix, channel)."""
-        tokens = self.blank.tokens[first][:, : self.prefix]
         images = len(self.keys(first))
-        tokens = tokens.expand(images * self.count, -1, -1)
+        tokens = self.blank.tokens[first][:, : self.prefix].expand(images * self.count, -1, -1)
         nowhere = torch.empty(0, dtype=torch.long, device=tokens.device)
         attentions = {block: attention(self, block) for block in range(first, last)}
+        if first in self.blocks.plain:
+            tokens = self._first_block(tokens, first, attentions.pop(first))
         tokens = self.blocks.run(tokens, attentions, nowhere)
         return tokens.view(images, self.count, *tokens.shape[1:])
+
+    def _first_block(self, tokens: Tensor, block: int, attend: Attend) -> Tensor:
+        """Run the first block, which all copies enter with the blank image's queries, keys and values."""
+        recorded = (self.blank.queries, self.blank.keys, self.blank.values)
+        q, k, v = (x[block][:, :, : self.prefix].expand(len(tokens), -1, -1, -1) for x in recorded)
+        return self.blocks.plain[block].after(tokens, attend(q, k, v, q.shape[-1] ** -0.5))
 
 
 Attention = Callable[[Copies, int], Attend]
@@ -125,26 +132,47 @@ Attention = Callable[[Copies, int], Attend]
 def to_both(copies: Copies, block: int) -> Attend:
     """Attend to the copy's own prefix, to the source image where patched, and to the blank image elsewhere.
 
-    The scores of the copy's own prefix take the place of those of the blank image's, whose values are set to zero.
+    In the scores of a whole blank sequence those of the copy's own prefix and of patched tokens replace the blank
+    image's. Its values are averaged with all weights; for the own and patched tokens their difference to it is added.
     """
-    keys, values, prefix = copies.keys(block), copies.values(block), copies.prefix
-    blank_keys = copies.blank.keys[block].expand_as(keys)
-    blank_values = copies.blank.values[block].expand_as(values)[:, :, prefix:]
-    nothing = values.new_zeros(()).expand_as(values[:, :, :prefix])
+    prefix, blank_keys = copies.prefix, copies.blank.keys[block][0].mT
+    keys, values = (x.transpose(0, 1) for x in (copies.keys(block), copies.values(block)))  # (head, image, ...)
+    blank_values = copies.blank.values[block][0]
+    difference = values - blank_values[:, None]
 
     def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        queries, scores_of_own = copies.by_image(q), copies.by_image(q @ k.mT * scale)
-        own, mixed = [], []
+        q, k, v = (x.transpose(0, 1) for x in (q * scale, k, v))  # (head, copy, prefix, channel)
+        scores = q.flatten(1, 2) @ blank_keys
+        scores.view(*q.shape[:3], -1)[..., :prefix] = own_scores(q, k)
+        queries, by_image = (x.unflatten(1, (keys.shape[1], -1)) for x in (q.flatten(1, 2), scores))
         for part in copies.parts:
-            reached = torch.cat([blank_keys, keys[:, :, part.tokens]], dim=2)
-            scores = added_scores(part.of_both, queries[:, :, part.rows], reached, scale)
-            scores[..., :prefix] = scores_of_own[:, :, part.rows]
-            weights = scores.softmax(dim=-1)
-            own.append(weights[..., :prefix])
-            mixed.append(weights @ torch.cat([nothing, blank_values, values[:, :, part.tokens]], dim=2))
-        return copies.by_copy(torch.cat(mixed, dim=2)) + copies.by_copy(torch.cat(own, dim=2)) @ v
+            reached = by_image[:, :, part.rows, part.tokens]
+            of_source = queries[:, :, part.rows] @ keys[:, :, part.tokens].mT
+            torch.where(part.inside, of_source, reached, out=reached)
+        weights = scores.softmax(dim=-1)
+        mixed, by_image = weights @ blank_values, weights.unflatten(1, (keys.shape[1], -1))
+        for part in copies.parts:
+            patched = by_image[:, :, part.rows, part.tokens] * part.inside
+            mixed.view_as(queries)[:, :, part.rows] += patched @ difference[:, :, part.tokens]
+        own = weights.view(*q.shape[:3], -1)[..., :prefix]
+        return add_own(mixed.view_as(q), own, v - blank_values[:, None, :prefix]).transpose(0, 1)
 
     return attend
+
+
+def own_scores(queries: Tensor, keys: Tensor) -> Tensor:
+    """Return the scores of each copy's prefix tokens, (..., token, channel), for each other, (..., query, key).
+
+    The same as a matrix product, which is slow where each copy has one token or a few.
+    """
+    return torch.stack([(queries * key.unsqueeze(-2)).sum(dim=-1) for key in keys.unbind(dim=-2)], dim=-1)
+
+
+def add_own(outputs: Tensor, weights: Tensor, values: Tensor) -> Tensor:
+    """Add each copy's own values, weighted, to the heads' outputs in place, as `own_scores` without a product."""
+    for weight, value in zip(weights.split(1, dim=-1), values.split(1, dim=-2), strict=True):
+        outputs.addcmul_(weight, value)
+    return outputs
 
 
 def added_scores(mask: Tensor, queries: Tensor, keys: Tensor, scale: float) -> Tensor:

@@ -61,7 +61,7 @@ def patched_logits(
 
     done = in_batches(work, len(images), model.batch)
     cells, logits = (torch.cat(parts) for parts in zip(*done, strict=True))
-    return PatchedLogits(cells, model.finish(blank.tokens[model.depth]), logits)
+    return PatchedLogits(cells, blank.logits, logits)
 
 
 def _of_images(
