@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 import sightline
 from sightline import errors
-from sightline.methods.shapley.shapley_sampling import ShapleySampling
+from sightline.methods.shapley.shapley_sampling import ShapleySampling, permutations
 from sightline.perturb.segments import grid_segments
 from sightline.seeds import generators
 
@@ -62,3 +62,30 @@ def test_is_complete_with_one_permutation(tiny_cnn: nn.Module, images: Tensor) -
 def test_no_permutations_are_refused() -> None:
     with pytest.raises(errors.RecipeError, match="samples=0"):
         sightline.parse("shapley_sampling(samples=0)")
+
+
+def test_a_permutation_and_its_reverse_are_exact_where_segments_interact_by_twos(images: Tensor) -> None:
+    """Each pair of segments is met in both orders, so its interaction is halved, as in the Shapley value."""
+    labels = grid_segments((32, 32), (2, 2)).labels
+    own = torch.tensor([1.0, -2.0, 3.0, 0.5], dtype=torch.float64)
+    pairs = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).triu(1)
+
+    def game(batch: Tensor) -> Tensor:
+        kept = torch.stack([(batch[:, 0] != 0)[:, labels == label].any(dim=1) for label in range(4)], dim=1).double()
+        return (kept @ own + torch.einsum("bi,ij,bj->b", kept, pairs, kept))[:, None]
+
+    image, want = images[:1].double().abs() + 1, own + (pairs + pairs.T).sum(dim=1) / 2
+    recipe = "shapley_sampling(samples=2, segments=('grid', 2), antithetic={})"
+    got, plain = (sightline.explain(game, image, recipe.format(way), target=0).map.flatten() for way in (True, False))
+    assert_close(got, want)
+    assert (plain - want).abs().max() > 0.01
+
+
+def test_antithetic_permutations_are_uniform_and_reverse_each_other() -> None:
+    ranks = permutations(5001, 3, torch.Generator().manual_seed(0), antithetic=True)
+    assert ranks.shape == (5001, 3)
+    assert torch.equal(ranks[1:-1:2], 2 - ranks[:-1:2])
+    counts = torch.stack(
+        [(ranks == torch.tensor(order)).all(dim=1).sum() for order in itertools.permutations(range(3))]
+    )
+    assert_close(counts / 5001, torch.full((6,), 1 / 6), rtol=0, atol=0.03)

@@ -54,6 +54,8 @@ class ShapleySampling(SegmentMethod):
         blank: the fill of a removed superpixel: mean, the mean colour of the training set, black, white, blur, segment,
             its own mean colour, or a number, that value after normalisation.
         score: the score of the class: logit, probability or log_probability; None for the target itself.
+        antithetic: whether every second permutation is the one before it in reverse order: exact from a single pair
+            where superpixels interact by twos at most (docs/guide/speed.md has measured standard errors).
     """
 
     samples: int = 25
@@ -61,6 +63,7 @@ class ShapleySampling(SegmentMethod):
     seed: int = 0
     blank: FillOption = "mean"
     score: Score | None = None
+    antithetic: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "segments", as_option(self.segments))
@@ -73,7 +76,7 @@ class ShapleySampling(SegmentMethod):
     ) -> list[Tensor]:
         fill = fill_images(model, images, self.blank, pieces)
         ranks = [
-            uniform((self.samples, piece.count), generator).argsort(dim=1).argsort(dim=1)
+            permutations(self.samples, piece.count, generator, antithetic=self.antithetic)
             for piece, generator in zip(pieces, generators(self.seed, images), strict=True)
         ]
         ends = [torch.tensor([[False], [True]]).expand(2, piece.count) for piece in pieces]
@@ -84,3 +87,12 @@ class ShapleySampling(SegmentMethod):
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(2 + self.samples * (about(self.segments, model.default_size) - 1))
+
+
+def permutations(samples: int, segments: int, generator: torch.Generator, *, antithetic: bool = False) -> Tensor:
+    """Draw the rank of each segment in random permutations, (sample, segment); antithetic ones reverse each other."""
+    different = -(-samples // 2) if antithetic else samples
+    ranks = uniform((different, segments), generator).argsort(dim=1).argsort(dim=1)
+    if antithetic:
+        ranks = torch.stack([ranks, segments - 1 - ranks], dim=1).flatten(0, 1)[:samples]
+    return ranks
