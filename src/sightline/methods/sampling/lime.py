@@ -65,7 +65,8 @@ class Lime(SegmentMethod):
             itself.
         variant: of the random numbers: image, those of the seed and the image, or package, NumPy's of the seed alone,
             as the authors' package draws them.
-        antithetic: whether samples come in pairs, the second of which keeps the superpixels that the first removes.
+        antithetic: whether samples come in pairs, the second of which keeps the superpixels that the first removes. It
+            does not halve the samples needed (docs/guide/speed.md).
     """
 
     samples: int = 1000

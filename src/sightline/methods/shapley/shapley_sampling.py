@@ -55,7 +55,7 @@ class ShapleySampling(SegmentMethod):
             its own mean colour, or a number, that value after normalisation.
         score: the score of the class: logit, probability or log_probability; None for the target itself.
         antithetic: whether every second permutation is the one before it in reverse order: exact from a single pair
-            where superpixels interact by twos at most (docs/guide/speed.md has measured standard errors).
+            where superpixels interact by twos at most.
     """
 
     samples: int = 25
