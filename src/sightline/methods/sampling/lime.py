@@ -66,7 +66,7 @@ class Lime(SegmentMethod):
         variant: of the random numbers: image, those of the seed and the image, or package, NumPy's of the seed alone,
             as the authors' package draws them.
         antithetic: whether samples come in pairs, the second of which keeps the superpixels that the first removes. It
-            does not halve the samples needed (docs/guide/speed.md).
+            hardly lowered the standard error where measured (docs/guide/speed.md).
     """
 
     samples: int = 1000

@@ -65,7 +65,7 @@ class Rise(MultiTarget):
         variant: of the random numbers: image, those of the seed and the image, or authors, NumPy's of the seed alone,
             as the authors' program draws them.
         antithetic: whether every second mask is the one before it from 1 - u in place of the random numbers u, at the
-            same shift: with ratio 0.5 its complement. It does not halve the samples needed (docs/guide/speed.md).
+            same shift: with ratio 0.5 its complement. Its gain is not settled (docs/guide/speed.md).
     """
 
     samples: int = 4000
