@@ -8,9 +8,8 @@ The score of a recipe is the mean of single deletion and average precision. The 
 recipe with the highest score, and of these the five highest. Candidates take at most 12 passes, a backward pass counted
 twice; controls are none, nor are recipes whose map is the same for every class. The plan default-panel-cnn holds what
 was chosen and the panel before, and runs on other images; those of the leaderboard that are among them are left out.
-Writes docs/measured/default-panel-cnn.csv with the paired difference between the first choice and the best recipe of the
-panel before, best by these very images.
-scripts/measured_text.py puts it into docs/guide/leaderboard.md.
+Writes docs/measured/default-panel-cnn.csv with the paired difference between the first choice and the best recipe of
+the panel before, best by these very images. scripts/measured_text.py puts it into docs/guide/leaderboard.md.
 """
 
 from __future__ import annotations

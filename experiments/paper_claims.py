@@ -335,7 +335,9 @@ CLAIMS = (
         no_loss=True,
     ),
     Claim(
-        "CAAP", "On convolutional networks CAAP beats Grad-CAM.", each("leaderboard-cnn/few-passes", BOARD, [("caap", "grad_cam")])
+        "CAAP",
+        "On convolutional networks CAAP beats Grad-CAM.",
+        each("leaderboard-cnn/few-passes", BOARD, [("caap", "grad_cam")]),
     ),
     Claim(
         "MDA",

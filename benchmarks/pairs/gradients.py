@@ -71,7 +71,7 @@ def with_pool(recipe: str) -> Make:
 INTERCEPTED = (
     "every call of the network is intercepted, so that a ReLU that is a function, or shared, is changed as well"
 )
-SLOPES = "the slope of every activation is a dozen passes over it, where a convolution is cheap"
+SLOPES = "the slope of every activation is several passes over it, where a convolution is cheap"
 
 CAPTUM = [
     Pair("gradient(at='pixels', variant='abs_max')", "captum Saliency",

@@ -1,7 +1,7 @@
 """What is measured: a method or metric of sightline beside the same one of another package, on one model and picture.
 
 A pair is a name of the registry, a recipe, a peer, and for each side a function from a setting to the job that is
-timed. Whatever either side prepares once, such as an explainer object, is made outside the job.
+timed. Whatever either side prepares once for all pictures, such as an explainer object, is made outside the job.
 """
 
 from __future__ import annotations

@@ -110,11 +110,11 @@ def test_live_tensors_count_a_storage_once_and_what_was_there_not_at_all() -> No
 
 
 @pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], sightline.Adapter]:
-    """A model of which one image takes so many bytes with a graph, on a machine with so many free."""
+def large(monkeypatch: pytest.MonkeyPatch) -> Callable[..., sightline.Adapter]:
+    """A model of which one image takes so many bytes with a graph and without one, on a machine with so many free."""
 
-    def make(graph: float, free: float) -> sightline.Adapter:
-        counted = ActivationMemory(image=1, forward=1, graph=int(graph))
+    def make(graph: float, free: float, forward: float = 1) -> sightline.Adapter:
+        counted = ActivationMemory(image=1, forward=int(forward), graph=int(graph))
         monkeypatch.setattr(memory, "activation_memory", lambda _: counted)
         monkeypatch.setattr(memory, "free_memory", lambda _: free)
         return sightline.adapt(tiny.Cnn().eval(), input_size=(256, 256))
@@ -127,6 +127,18 @@ def test_the_batch_is_what_fits_into_half_of_what_is_free(large: Callable[..., s
     assert large(graph=1e8, free=1e9).batch == 4  # five would fit; a power of two
     assert large(graph=1e10, free=1e9).batch == 1
     assert large(graph=1e9, free=1e12).batch == 2  # of 3 GiB, however much is free
+
+
+def test_on_a_processor_the_activations_of_a_batch_are_what_the_allocator_keeps(
+    large: Callable[..., sightline.Adapter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert large(graph=1e6, free=1e12, forward=13e6).batch == 2  # 48 MiB hold three; a power of two
+    assert large(graph=1e6, free=1e12, forward=2e6).batch == 16
+    assert large(graph=1e6, free=1e12, forward=1e9).batch == 1
+    assert large(graph=1e8, free=1e9, forward=2e6).batch == 4
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert large(graph=1e6, free=1e12, forward=13e6).batch == 8  # each thread has its share
 
 
 def test_a_batch_that_is_said_is_kept(large: Callable[..., sightline.Adapter]) -> None:

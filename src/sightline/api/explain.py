@@ -384,13 +384,12 @@ def _refusal(method: str, need: str, model: Adapter) -> str:
 
 
 def _check_that_gradients_flow(model: Adapter) -> None:
-    modules = modules_of(model.model)
-    weights = (weight for module in modules for weight in module._parameters.values() if weight is not None)
-    if any(weight.is_inference() for weight in weights):
-        raise UnsupportedModel(
-            f"the weights of {model.name} were made in torch.inference_mode(), where no gradient can be taken; "
-            "build or load the model outside it"
-        )
+    for module in modules_of(model.model):
+        if module._parameters and any(w is not None and w.is_inference() for w in module._parameters.values()):
+            raise UnsupportedModel(
+                f"the weights of {model.name} were made in torch.inference_mode(), where no gradient can be taken; "
+                "build or load the model outside it"
+            )
 
 
 def working(model: Adapter) -> list[str]:

@@ -16,11 +16,11 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.base import BaseHTTPMiddleware
 
 from sightline import __version__, report
+from sightline.allocator import keep_freed_memory
 from sightline.app import routes_ask, routes_show
 from sightline.app.jobs import Busy, Queues
 from sightline.app.limits import Limits
 from sightline.app.maps import MapCache
-from sightline.app.memory import keep_freed_memory
 from sightline.app.models import Models, found_models
 from sightline.app.pictures import TooLarge
 from sightline.app.security import LOOPBACK, Guard

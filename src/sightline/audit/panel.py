@@ -42,8 +42,8 @@ __all__ = [
 
 # ---- the panel ------------------------------------------------------------------------------------------------------
 
-# Of classifiers, as experiments/default_panel.py chooses them: of each family of methods the best recipe of few passes by
-# single deletion and average precision, and of these the five best, the best first (docs/guide/leaderboard.md).
+# Of classifiers, as experiments/default_panel.py chooses them: of each family of methods the best recipe of few passes
+# by single deletion and average precision, and of these the five best, the best first (docs/guide/leaderboard.md).
 TRANSFORMER = ("inflow", "e_caap", "libra(full_grad_plus)", "lrp_rollout", "skip_plus(decompx)")
 CONVOLUTIONAL = ("finer_cam(grad_cam)", "conductance(steps=10)", "full_grad", "act", "contrastive_excitation")
 # Of whatever else there is, for which nothing was measured: something of every family that runs there.

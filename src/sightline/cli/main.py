@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from sightline import __version__
+from sightline.allocator import keep_freed_memory
 from sightline.cli import console
 from sightline.cli.app import app as web_page
 from sightline.cli.benchmark.bench import bench
@@ -164,6 +165,7 @@ def main() -> None:
     """Run the command line."""
     # Threads that wait without spinning: beside other work on a machine, spinning made the demo ten times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    keep_freed_memory()
     app(prog_name="sightline")
 
 

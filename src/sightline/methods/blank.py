@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.models.adapter import Adapter
+from sightline.models.passes import modules_of
 from sightline.perturb.fill import make_fill
 from sightline.seeds import generators, normal
 
@@ -46,7 +47,7 @@ def of_blank(model: Adapter, images: Tensor, name: BlankName, seed: int, what: s
     def run() -> T:
         return Context().run(work, blank_image(model, images, name, seed))  # a fresh context has no meters open
 
-    modules = _modules(model.model) if isinstance(model.model, nn.Module) else []
+    modules = modules_of(model.model)
     if not modules or _may_change(modules):
         return run()
     where = (tuple(images.shape[-2:]), images.dtype, images.device, model.mean, model.std)
@@ -59,17 +60,6 @@ def of_blank(model: Adapter, images: Tensor, name: BlankName, seed: int, what: s
             del cached[next(iter(cached))]
     result: T = cached[key][1]
     return result
-
-
-def _modules(model: nn.Module) -> list[nn.Module]:
-    """Return the modules of a model; its own generator, one in another for each level, takes as long as a block."""
-    found: dict[nn.Module, None] = {model: None}
-    waiting = [model]
-    while waiting:
-        new = [m for m in waiting.pop()._modules.values() if m is not None and m not in found]
-        found.update(dict.fromkeys(new))
-        waiting += new
-    return list(found)
 
 
 def _may_change(modules: Sequence[nn.Module]) -> bool:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 Size = tuple[int, int]
 GIB = 2**30
 IMAGES = 16  # at once on a processor, where more gain nothing
+# Bytes of activations, for each thread, of the images at once on a processor. Beyond it the C library returns what a
+# layer frees to the system and asks for it anew, which costs up to half the time of a pass.
+KEPT_BY_ALLOCATOR = 48 * 2**20
 IMAGES_ON_DEVICE = 128  # at once on a GPU
 SHARE = 0.5  # of the free memory that one batch may take: maps, gradients and the rest of the program need some too
 PROCESSOR_LIMIT = 3 * GIB  # that one batch may take on a processor, however much is free
@@ -212,19 +215,25 @@ def images_that_fit(model: Adapter, each: Callable[[], int] | None = None) -> in
 
     `each` says how many bytes one of them takes, by default as many as with a graph.
 
-    On a processor at most 16 and at most 3 GiB of activations, on a GPU at most 128; in both at most half of the
-    memory that is free. Results do not depend on it.
+    On a processor at most 16, at most 3 GiB with a graph and 48 MiB for each thread without one, on a GPU at most 128;
+    in both at most half of the memory that is free. Results do not depend on it.
     """
     device = model.device
-    most = IMAGES if device.type == "cpu" else IMAGES_ON_DEVICE
     size = held(model, graphs=1) if each is None else each()
     if not size:
         return IMAGES
-    allowed = free_memory(device) * SHARE
-    if device.type == "cpu":
-        allowed = min(allowed, PROCESSOR_LIMIT)
-    fitting = max(1, int(allowed / size))
-    return min(most, 1 << (fitting.bit_length() - 1))
+    if device.type != "cpu":
+        return _power_of_two(free_memory(device) * SHARE / size, IMAGES_ON_DEVICE)
+    counted = activation_memory(model)
+    allowed = min(free_memory(device) * SHARE, PROCESSOR_LIMIT) / size
+    if counted is not None and counted.forward:
+        allowed = min(allowed, KEPT_BY_ALLOCATOR * torch.get_num_threads() / counted.forward)
+    return _power_of_two(allowed, IMAGES)
+
+
+def _power_of_two(allowed: float, most: int) -> int:
+    """Return the largest power of two that is allowed, one at least."""
+    return min(most, 1 << (max(1, int(allowed)).bit_length() - 1))
 
 
 def free_memory(device: torch.device) -> float:

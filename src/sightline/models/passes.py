@@ -291,7 +291,8 @@ def modules_of(model: Any) -> list[nn.Module]:
         module = waiting.pop()
         if module is not None and module not in found:
             found[module] = None
-            waiting += [*module._modules.values()][::-1]
+            if module._modules:
+                waiting += reversed(module._modules.values())
     return list(found)
 
 

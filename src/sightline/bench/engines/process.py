@@ -15,6 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from sightline.allocator import keep_freed_memory
 from sightline.bench.engines.messages import pack, pack_error, unpack
 from sightline.bench.unit import RunConfig, Unit
 
@@ -26,6 +27,7 @@ def main(descriptor: int, config: RunConfig) -> None:
     connection = Connection(descriptor)
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(connection, tasks), daemon=True).start()
+    keep_freed_memory()
     warnings.simplefilter("ignore")  # what matters is in the rows
 
     from sightline.bench.worker import Worker  # torch, after the listener: a driver that is gone is noticed meanwhile

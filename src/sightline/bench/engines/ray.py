@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sightline import __version__
+from sightline.allocator import keep_freed_memory
 from sightline.bench.engines.engine import TRIES, cores
 from sightline.bench.engines.messages import pack, pack_error, unpack
 from sightline.bench.engines.queue import Task, TaskEngine, TaskQueue
@@ -57,6 +58,7 @@ class RayWorker:
         """Load the worker; return on which node and with which version of sightline it runs."""
         import warnings
 
+        keep_freed_memory()
         warnings.simplefilter("ignore")  # what matters is in the rows
         try:
             from sightline.bench.worker import Worker

@@ -51,6 +51,7 @@ RULES: dict[str, rules.Rule] = {
     "cosine_similarity": norms.cosine,
     "scaled_dot_product_attention": rules.attention,
 }
+WATCHED = {*RULES, F.multi_head_attention_forward.__name__}
 IN_PLACE = {"__imul__", "__itruediv__"}
 RecordedCall = tuple[str, rules.Call]
 
@@ -66,12 +67,12 @@ class _Intercepted(TorchFunctionMode, ABC):
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         call = args, kwargs or {}
-        if not any(map(depends_on_image, tensors(call))):
+        name = _call_name(func)
+        if name not in WATCHED or not any(map(depends_on_image, tensors(call))):
             return func(*args, **call[1])
         if func is F.multi_head_attention_forward:
             with self:  # each call inside it is intercepted
                 return multi_head(fused, *call)
-        name = _call_name(func)
         return self._handle(name, func, call) if _is_nonlinear(name, call) else func(*args, **call[1])
 
     @abstractmethod

@@ -47,10 +47,11 @@ def with_backward_of(value: Tensor, surrogate: Tensor) -> Tensor:
 def elementwise(x: Paired, function: Callable[[Tensor], Tensor], *, alike: bool = True) -> Paired:
     r"""Apply an elementwise function; its multiplier is the slope :math:`(f(x) - f(x')) / (x - x')`.
 
-    `alike` says that it does the same to every value, wherever that stands.
+    The function must not write into what it is given. `alike` says that it does the same to every value, wherever that
+    stands.
     """
     inside = x.image.detach()
-    value, low = function(inside.clone()), function(x.baseline.clone())
+    value, low = function(inside), function(x.baseline)
     slope = _slope(Paired(inside, x.baseline), Paired(value, low), function, alike=alike)
     return Paired(_multiplied(value, x.image, slope), low)
 
@@ -75,10 +76,10 @@ def _multiplied(value: Tensor, x: Tensor, multiplier: Tensor) -> Tensor:
 def _slope(x: Paired, y: Paired, function: Callable[[Tensor], Tensor], *, alike: bool) -> Tensor:
     difference = x.image - x.baseline
     slope = (y.image - y.baseline).div_(difference)
-    large = difference.abs_() > _least(difference.dtype)  # whatever the values are; only where it is not, they matter
-    if large.all():
+    size, least = difference.abs_(), _least(difference.dtype)
+    if size.amin() > least:  # whatever the values are; only where it is not, they matter
         return slope
-    few = large.logical_not_().flatten().nonzero()[:, 0]
+    few = (size > least).logical_not_().flatten().nonzero()[:, 0]  # NaN as well
     return slope.flatten().index_copy_(0, few, _small_slope(x, y, few, function, alike=alike)).view(slope.shape)
 
 
@@ -86,17 +87,19 @@ def _small_slope(x: Paired, y: Paired, few: Tensor, function: Callable[[Tensor],
     """Return the slope at some places whose difference is small: the derivative where it is too small to divide by."""
     inside, outside = (each.apply(lambda t: t.flatten()[few]) for each in (x, y))
     difference = _difference(inside)
+    local = _derivative(function, inside.image) if alike else _derivative(function, x.image).flatten()[few]
+    local = local.nan_to_num_(0, 0, 0)  # an infinite slope, as a root has at zero, would be multiplied by zero
+    if not difference.any():  # as where channels are dead
+        return local
     small = _is_small(difference, *inside, *outside)
     slope = (outside.image - outside.baseline) / torch.where(small, 1.0, difference)
-    local = _derivative(function, inside.image) if alike else _derivative(function, x.image).flatten()[few]
-    # an infinite slope, as a root has at zero, would be multiplied by a difference of zero
-    return torch.where(small, local.nan_to_num(0, 0, 0), slope)
+    return torch.where(small, local, slope)
 
 
 def _derivative(function: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
     with torch.enable_grad():
         leaf = values.clone().requires_grad_()
-        (local,) = torch.autograd.grad(function(leaf.clone()).sum(), leaf)
+        (local,) = torch.autograd.grad(function(leaf).sum(), leaf)
     return local
 
 
@@ -177,7 +180,19 @@ def elementwise_call(func: Callable[..., Any], call: Call, baseline: Call) -> Te
     x, rest, options = split_input(*call)
     low, _, _ = split_input(*baseline)
     alike = not any(True for _ in tensors((rest, options)))  # a PReLU has a slope for each channel
-    return elementwise(Paired(x, low), lambda t: func(t, *rest, **options), alike=alike).image
+    return elementwise(Paired(x, low), _not_in_place(func, rest, options), alike=alike).image
+
+
+def _not_in_place(func: Callable[..., Any], rest: tuple[Any, ...], options: Options) -> Callable[[Tensor], Tensor]:
+    """Return the function of its input alone that a call computes, without writing into it."""
+    if rest and rest[-1] is True:  # the last argument of activations says whether they do
+        rest = (*rest[:-1], False)
+    if options.get("inplace"):
+        options = options | {"inplace": False}
+    name = func.__name__
+    if name.endswith("_") and not name.endswith("__"):
+        return lambda t: func(t.clone(), *rest, **options)
+    return lambda t: func(t, *rest, **options)
 
 
 def product(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:

@@ -14,8 +14,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-RELU = {F.relu, torch.relu, Tensor.relu, torch.relu_, Tensor.relu_, torch.clamp_min, Tensor.clamp_min}
-RELU6 = {F.relu6, F.hardtanh, F.hardtanh_, torch.clamp, Tensor.clamp, torch.clamp_, Tensor.clamp_}
+# What autograd itself keeps of these calls, and what a network may therefore not overwrite: the output of the first,
+# the input of the second unless they write into it, and nothing of the clamps, of which a copy is kept.
+RELU = {F.relu, torch.relu, Tensor.relu, torch.relu_, Tensor.relu_}
+CAPPED = {F.relu6, F.hardtanh, F.hardtanh_}
+FROM_BELOW = {torch.clamp_min, Tensor.clamp_min}
+CLAMPS = FROM_BELOW | {torch.clamp, Tensor.clamp, torch.clamp_, Tensor.clamp_}
+KNOWN = RELU | CAPPED | CLAMPS
 IN_PLACE = {torch.relu_, Tensor.relu_, F.hardtanh_, torch.clamp_, Tensor.clamp_}
 
 
@@ -26,7 +31,8 @@ class Guided(TorchFunctionMode):
         capped: whether a ReLU with a maximum, such as ReLU6, is guided as well.
         gated: whether gradients pass only where the input was positive; a deconvnet passes them everywhere.
         count: how many ReLUs ran, of either kind.
-        guiding: read during the backward pass; set it to False and the same graph yields plain gradients.
+        guiding: read during the backward pass; set it to False and the same graph yields plain gradients, if it is
+            gated.
     """
 
     def __init__(self, *, capped: bool = True, gated: bool = True) -> None:
@@ -38,13 +44,15 @@ class Guided(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if func not in KNOWN:
+            return func(*args, **(kwargs or {}))
         kwargs = kwargs or {}
         maximum = _maximum(func, args, kwargs)
         self.count += maximum is not None
         if maximum is None or (maximum != float("inf") and not self.capped):
             return func(*args, **kwargs)
         x, in_place = args[0] if args else kwargs["input"], writes(func, args, kwargs)
-        activation: Tensor = _GuidedReLU.apply(x, maximum, in_place, self)  # type: ignore[no-untyped-call]
+        activation: Tensor = _GuidedReLU.apply(x, maximum, in_place, func, self)  # type: ignore[no-untyped-call]
         return activation
 
 
@@ -55,15 +63,15 @@ def writes(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> bool
 
 
 def _maximum(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> float | None:
-    """Return the largest value a ReLU lets through, infinity for a plain one; None for any other call."""
+    """Return the largest value a ReLU lets through, infinity for a plain one; None for another clamp."""
     if func is F.relu6:
         return 6.0
-    if func in RELU6:
-        low, high = _bounds(args, kwargs)
-        return (float("inf") if high is None else high) if low == 0 and not isinstance(high, Tensor) else None
-    if func in (torch.clamp_min, Tensor.clamp_min):
+    if func in RELU:
+        return float("inf")
+    if func in FROM_BELOW:
         return float("inf") if _bounds(args, kwargs)[0] == 0 else None
-    return float("inf") if func in RELU else None
+    low, high = _bounds(args, kwargs)
+    return (float("inf") if high is None else high) if low == 0 and not isinstance(high, Tensor) else None
 
 
 def _bounds(args: tuple[Any, ...], kwargs: Any) -> tuple[Any, Any]:
@@ -76,18 +84,19 @@ class _GuidedReLU(torch.autograd.Function):
     """A ReLU whose backward keeps positive gradients, and only where the input lay between zero and the maximum."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, maximum: float, in_place: bool, mode: Guided) -> Tensor:
-        ctx.mode = mode
-        ctx.save_for_backward((x > 0).logical_and_(x < maximum))
-        if not in_place:
-            return x.clamp(0, maximum)
-        ctx.mark_dirty(x)
-        return x.clamp_(0, maximum)
+    def forward(ctx: Any, x: Tensor, maximum: float, in_place: bool, func: Any, mode: Guided) -> Tensor:
+        ctx.mode, ctx.maximum = mode, maximum
+        if in_place:
+            ctx.mark_dirty(x)
+        value = x.clamp_(0, maximum) if in_place else x.clamp(0, maximum)
+        if mode.gated:  # the value lies strictly inside the bounds where the input does
+            ctx.save_for_backward(x if func in CAPPED and not in_place else value.clone() if func in CLAMPS else value)
+        return value
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        (active,) = ctx.saved_tensors
-        if not ctx.mode.guiding:
-            return gradients[0] * active, None, None, None
-        positive = gradients[0].clamp(min=0)
-        return positive.mul_(active) if ctx.mode.gated else positive, None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
+        passed = gradients[0].clamp(min=0) if ctx.mode.guiding else gradients[0]
+        if ctx.mode.gated:
+            (value,) = ctx.saved_tensors
+            passed = torch.ops.aten.hardtanh_backward(passed, value, 0, ctx.maximum)
+        return passed, None, None, None, None

@@ -1,4 +1,8 @@
-"""The C library's allocator, told to keep what a model pass frees for the next pass instead of returning it."""
+"""The C library's allocator, told to keep what a model pass frees for the next pass instead of returning it.
+
+It is a setting of the whole process. So the processes that are ours set it, the command line, the web page and the
+workers of a benchmark, and `import sightline` never does.
+"""
 
 from __future__ import annotations
 
