@@ -239,7 +239,7 @@ def house(tmp_path, monkeypatch):
         "models/adapter": "import torch",
         "report": "import sightline.methods.first",
     }
-    caches = ("_our_modules", "_our_module", "_our_distribution")
+    caches = ("_our_modules", "_our_module", "_our_text", "_our_distribution")
 
     def digests(**changes):
         for name, text in (texts | {key.replace("_", "/"): text for key, text in changes.items()}).items():

@@ -50,8 +50,7 @@ class Driver:
         states = read_states(self.store, self.manifest, self.slots)
         self._quarantine(states)
         self.stamps = states.stamps
-        self.means = self.outcome.running_means = states.means
-        self.outcome.before = len(states.scored)
+        self._begin(states)
         todo = [unit_at(self.manifest, slot) for slot in self.slots if slot.key not in states.scored]
         self.callback.planned(self.manifest, len(self.slots), len(todo))
         with self.claims:
@@ -63,6 +62,21 @@ class Driver:
         self.folding.finish(len(self.store.loose_keys()))
         self.outcome.failures = list(self.means.failures.values())
         return self.outcome
+
+    def finished(self) -> Outcome | None:
+        """Return the outcome where the store holds every unit, every image scored; None where something is to do."""
+        states = read_states(self.store, self.manifest, self.slots)
+        if states.failed or states.damaged or states.missing or self.store.packs.damaged:
+            return None
+        self._begin(states)
+        self.callback.planned(self.manifest, len(self.slots), 0)
+        self.folding.finish(len(self.store.loose_keys()))
+        return self.outcome
+
+    def _begin(self, states: UnitStates) -> None:
+        """Take what the store holds already as the beginning of the outcome."""
+        self.means = self.outcome.running_means = states.means
+        self.outcome.before = len(states.scored)
 
     def _quarantine(self, states: UnitStates) -> None:
         """Move what cannot be read aside."""

@@ -18,6 +18,7 @@ whose scheduler starts many processes.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,11 @@ from sightline import __version__
 from sightline.bench.driver import Driver, Share
 from sightline.bench.engines.engine import open_engine
 from sightline.bench.engines.shards import shard_of
+from sightline.bench.environment import digest_environment, is_unchanged
 from sightline.bench.outcome import Callback, Outcome
 from sightline.bench.plan import Plan, make_plan
 from sightline.bench.store.store import Store
-from sightline.bench.unit import Chunk, Manifest, RunConfig
+from sightline.bench.unit import Chunk, Manifest, ModelInfo, RunConfig
 from sightline.errors import InputError, RecipeError
 
 __all__ = ["Callback", "Outcome", "resume", "run", "work"]
@@ -86,12 +88,21 @@ def resume(
     callback: Callback | None = None,
     share: Share | None = None,
 ) -> Outcome:
-    """Go on with the run of a store: the same plan, the same images, even if some of them are gone by now."""
+    """Go on with the run of a store: the same plan, the same images, even if some of them are gone by now.
+
+    Where every unit is there and neither code nor weights have changed, no model is loaded to find that out.
+    """
+    started = time.monotonic()
+    callback = callback or Callback()
     manifest = Store(store).manifest()
+    if is_unchanged(manifest) and (done := Driver(Store(store), manifest, callback, share).finished()) is not None:
+        _note_left_out(callback, manifest.skipped, manifest.models)
+        done.seconds = time.monotonic() - started
+        return done
     plan = make_plan(manifest.plan, f"the plan of {store}")
     images = _Images(manifest.config, manifest.dataset, manifest.chunks, manifest.skipped)
     options = {"workers": workers, "address": address}
-    return _run(plan, Store(store), images, engine, options, callback or Callback(), manifest.command, share)
+    return _run(plan, Store(store), images, engine, options, callback, manifest.command, share)
 
 
 def work(
@@ -160,15 +171,13 @@ def _run(
 
     expanded = plan.expanded()
     source = digest_sources(expanded.recipes, expanded.metrics)
+    environment = digest_environment(plan.models)
     store.prepare()
     started = time.monotonic()
-    for image, reason in images.skipped:
-        callback.note(f"left out {image}: {reason}")
+    _note_left_out(callback, images.skipped)
     with open_engine(engine, images.config, **options) as opened:
         models = tuple(opened.describe(list(dict.fromkeys(plan.models)), expanded.recipes, expanded.metrics))
-        for model in models:
-            for recipe, reason in model.left_out:
-                callback.note(f"left out {recipe} on {model.model}: {reason}")
+        _note_left_out(callback, (), models)
         manifest = Manifest(
             plan=plan.model_dump(mode="json"),
             config=images.config,
@@ -179,12 +188,22 @@ def _run(
             version=__version__,
             command=command,
             source=source,
+            environment=environment,
         )
         _note_changes(store, manifest, callback)
         store.write_manifest(manifest)
         outcome = Driver(store, manifest, callback, share).compute_missing(opened)
     outcome.seconds = time.monotonic() - started
     return outcome
+
+
+def _note_left_out(callback: Callback, skipped: Sequence[tuple[str, str]], models: Sequence[ModelInfo] = ()) -> None:
+    """Say which images the data set left out, and what does not run on a model."""
+    for image, reason in skipped:
+        callback.note(f"left out {image}: {reason}")
+    for model in models:
+        for recipe, reason in model.left_out:
+            callback.note(f"left out {recipe} on {model.model}: {reason}")
 
 
 def _note_changes(store: Store, manifest: Manifest, callback: Callback) -> None:

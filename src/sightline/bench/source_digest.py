@@ -34,7 +34,7 @@ import sightline
 from sightline.bench.unit import Package, SourceDigests, key_of
 from sightline.errors import InputError
 
-__all__ = ["digest_sources"]
+__all__ = ["OURS", "digest_ours", "digest_sources"]
 
 OURS = "sightline"
 # Attributions draw and save themselves through these; no number depends on them.
@@ -72,6 +72,12 @@ def digest_sources(recipes: Sequence[str], metrics: Sequence[str]) -> SourceDige
         {metric: _digest(classes) for metric, classes in judges.items()},
         _packages(frozenset().union(*methods.values(), *judges.values())),
     )
+
+
+@cache
+def digest_ours() -> str:
+    """Return the digest of every Python file of sightline, as this process first read them."""
+    return key_of({name: _digest_text(_our_text(name)) for name in _our_modules()})
 
 
 @cache
@@ -147,10 +153,14 @@ def _our_modules() -> dict[str, Path]:
 
 
 @cache
+def _our_text(name: str) -> bytes:
+    return _our_modules()[name].read_bytes()
+
+
+@cache
 def _our_module(name: str) -> tuple[str, str, frozenset[str]]:
     """Return the path of a module inside the package, the digest of its text, and what it imports."""
-    path = _our_modules()[name]
-    text = path.read_bytes()
+    path, text = _our_modules()[name], _our_text(name)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     inside = path.relative_to(Path(sightline.__path__[0]).parent).as_posix()
     return inside, _digest_text(text), frozenset(_imports(text, package))

@@ -247,6 +247,8 @@ class Manifest:
         version: of sightline.
         command: what to type to run it again.
         source: the code that computes it; nothing in a store of a version that did not record it.
+        environment: digest of what the models and their recipes were found in, see `digest_environment`; empty where
+            that cannot be told.
     """
 
     plan: dict[str, Any]
@@ -258,6 +260,7 @@ class Manifest:
     version: str = ""
     command: str = field(default="", compare=False)
     source: SourceDigests = field(default_factory=SourceDigests)
+    environment: str = field(default="", compare=False)
 
     @property
     def name(self) -> str:
@@ -332,6 +335,7 @@ class Manifest:
             "version": self.version,
             "command": self.command,
             "source": self.source.to_json(),
+            "environment": self.environment,
         }
         return {**self.plan, "resolved": resolved}
 
@@ -349,6 +353,7 @@ class Manifest:
             version=resolved["version"],
             command=resolved["command"],
             source=SourceDigests.from_json(resolved["source"]) if "source" in resolved else SourceDigests(),
+            environment=resolved.get("environment", ""),
         )
 
 

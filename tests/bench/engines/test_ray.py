@@ -269,9 +269,14 @@ def drive(address, store, settings, victim, born):
     module.open_engine = lambda *given, **options: engines.append(open_engine(*given, **options)) or engines[-1]
 
     def kill():
-        if not killed and len(engines[0].done) == 2:
+        if killed:
+            return
+        if len(engines[0].done) == 2:
             killed.append(engines[0].done.total())
             end([Process(victim, born)])
+        else:  # one node may have done everything before a worker has started on the other: wait for both
+            pending = [worker.pending for worker in engines[0].workers if worker.pending is not None]
+            engines[0].ray.wait(pending, num_returns=len(pending), timeout=120)
 
     outcome = run(make_plan(settings), store, engine="ray", address=address, callback=Listening(kill))
     told = {"done": engines[0].done, "killed": killed, "total": outcome.total, "complete": outcome.complete}

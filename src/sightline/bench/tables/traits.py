@@ -45,6 +45,19 @@ def direction_of(metric: str) -> str:
     >>> direction_of("deletion(step=448)")
     'lower'
     """
-    from sightline.registry import METRICS  # loads torch
+    name = metric.partition("(")[0]
+    direction = _direction_in_index(name)
+    if direction is None:
+        from sightline.registry import METRICS  # loads torch
 
-    return METRICS[metric.partition("(")[0]].direction or "higher"
+        direction = METRICS[name].direction
+    return direction or "higher"
+
+
+@lru_cache(maxsize=1024)
+def _direction_in_index(name: str) -> str | None:
+    """Return what the source files say; None of a metric from outside."""
+    from sightline.catalogue.index import entries
+
+    entry = entries("metric").get(name)
+    return None if entry is None else entry.direction
