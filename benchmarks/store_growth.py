@@ -4,6 +4,7 @@
 
     python benchmarks/store_growth.py --units 100000            # folded into packs, as drivers leave them
     python benchmarks/store_growth.py --units 5000 --loose      # one file per unit, as before
+    python benchmarks/store_growth.py --rows 100000 1000000 4000000     # the report alone, by the rows it is made of
 
 The store is synthetic: a real plan for `bundled/shapes-cnn`, whose rows are drawn at random and not computed. Each
 command runs in a process of its own, which imports everything anew; its wall time, its processor time and the largest
@@ -150,6 +151,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--units", type=int, default=100_000)
+    parser.add_argument("--rows", type=int, nargs="+", help="measure the report alone, of stores of about as many rows")
     parser.add_argument("--loose", action="store_true", help="one file per unit")
     parser.add_argument("--skip", nargs="*", default=[], help="what not to measure, such as report")
     parser.add_argument("--folder", type=Path, help="keep the stores there, and use those that are there")
@@ -161,24 +163,24 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         base, found = given.folder or Path(temporary), {}
-        for size in (RECIPES, given.units):
+        wanted = {"report"} if given.rows else {"open", "status", "resume", "report"} - set(given.skip)
+        for size in [rows // (BATCH * len(METRICS)) for rows in given.rows or ()] or [RECIPES, given.units]:
             folder = base / f"{size}-{'loose' if given.loose else 'packed'}"
             if not (folder / "made").exists():
                 words = [__file__, "--units", str(size), "--make", str(folder), *(["--loose"] if given.loose else [])]
                 subprocess.run([sys.executable, *words], check=True)  # a child's memory counts from its parent's
                 (folder / "made").touch()
             found[size // RECIPES * RECIPES] = {
-                name: measure(words) for name, words in commands(folder).items() if name not in given.skip
+                name: measure(words) for name, words in commands(folder).items() if name in wanted
             }
     if given.json:
         print(json.dumps(found))
         return
-    print(f"{'units':>8} {'command':8} {'seconds':>9} {'processor':>10} {'megabytes':>10}")
+    print(f"{'units':>8} {'rows':>9} {'command':8} {'seconds':>9} {'processor':>10} {'megabytes':>10}")
     for units, results in found.items():
         for name, result in results.items():
-            print(
-                f"{units:8} {name:8} {result['seconds']:9.2f} {result['processor']:10.2f} {result['megabytes']:10.0f}"
-            )
+            numbers = f"{result['seconds']:9.2f} {result['processor']:10.2f} {result['megabytes']:10.0f}"
+            print(f"{units:8} {units * BATCH * len(METRICS):9} {name:8} {numbers}")
 
 
 if __name__ == "__main__":
