@@ -2,10 +2,13 @@
 
 import json
 import os
+import subprocess
+import sys
 import threading
 import uuid
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.bench.store.test_store import filled, rows_for
@@ -62,6 +65,30 @@ def test_rows_status_and_means_stay_the_same(url):
     assert store.read(units[3].key).num_rows == 2
     assert compact(url).units == 0
     json.dumps(done.to_json())
+
+
+THREADS = """
+import os, sys
+import numpy, pyarrow.parquet
+from sightline.bench.store.compact import compact
+from sightline.bench.store.status import status_of
+from sightline.bench.store.store import Store
+before = len(os.listdir("/proc/self/task"))
+url, key = sys.argv[1:]
+for _ in range(2):
+    assert status_of(url).complete
+    assert Store(url).read(key).num_rows == 2
+    compact(url)
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
+def test_no_thread_of_arrow_is_left_that_could_abort_an_interpreter_as_it_ends(tmp_path):
+    _, units = filled(tmp_path, CHUNKS)
+    words = [sys.executable, "-c", THREADS, str(tmp_path), units[3].key]
+    told = subprocess.run(words, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True)
+    assert told.stdout == "0\n"
 
 
 def test_units_with_failures_stay_and_are_folded_when_they_are_scored(url):

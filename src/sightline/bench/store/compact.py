@@ -21,7 +21,7 @@ import numpy as np
 from sightline.bench.store.claims import Claims
 from sightline.bench.store.pack_writer import new_pack
 from sightline.bench.store.packs import FOLDER, INDEX, ROWS, Pack, index_schema
-from sightline.bench.store.rows import FAILED, complete_columns, schema
+from sightline.bench.store.rows import FAILED, complete_columns, open_parquet, schema
 from sightline.bench.store.store import Store
 from sightline.errors import OutputError
 from sightline.extras import require
@@ -183,15 +183,14 @@ def _merge_group(store: Store, packs: list[Pack]) -> None:
     if len(packs) < 2:
         return
     arrow, compute = require("pyarrow"), require("pyarrow.compute")
-    parquet = require("pyarrow.parquet")
     entries = arrow.concat_tables(_own_entries(store, pack).cast(index_schema()) for pack in packs)
     with new_pack(store, entries) as new:
         for pack in packs:
             units = arrow.array(_own_keys(store, pack), "string")
             with store.files.open(store.path(pack.rows_name), "rb") as file:
-                source = parquet.ParquetFile(file)
+                source = open_parquet(file)
                 for place in range(source.num_row_groups):
-                    table = source.read_row_group(place).select(schema().names).cast(schema())
+                    table = source.read_row_group(place, use_threads=False).select(schema().names).cast(schema())
                     new.add(table.filter(compute.is_in(table["unit"], value_set=units)))
     if new.name in store.packs.refresh().packs:
         for pack in packs:

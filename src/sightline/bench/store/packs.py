@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from sightline.bench.running_means import Cell, Moments
+from sightline.bench.store.rows import open_parquet
 from sightline.extras import require
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class PackIndex:
 
     def _read(self, name: str) -> Pack:
         data = self.store.files.cat_file(self.store.path(f"{FOLDER}/{name}{INDEX}"))
-        entries = require("pyarrow.parquet").ParquetFile(io.BytesIO(data), read_dictionary=["unit", *NAMES]).read()
+        entries = open_parquet(io.BytesIO(data), read_dictionary=["unit", *NAMES]).read(use_threads=False)
         metadata = entries.schema.metadata or {}
         units = entries["unit"].unify_dictionaries().combine_chunks()
         places = _numbers(units.indices)

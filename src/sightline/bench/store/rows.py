@@ -33,7 +33,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from sightline.bench.unit import Unit
 from sightline.extras import require
@@ -47,6 +47,7 @@ __all__ = [
     "encode",
     "failed_rows",
     "make_row",
+    "open_parquet",
     "schema",
 ]
 
@@ -160,14 +161,22 @@ def encode(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return buffer.getvalue()
 
 
+def open_parquet(file: IO[bytes], **options: Any) -> Any:
+    """Open Parquet in a Python file, as pyarrow's `ParquetFile`; read it with ``use_threads=False``.
+
+    A thread of Arrow's that lets go of a Python object while the interpreter ends aborts the process
+    (https://github.com/apache/arrow/issues/34314), so that none is started here, nor by such a read.
+    """
+    return require("pyarrow.parquet").ParquetFile(file, pre_buffer=False, **options)
+
+
 def decode(data: bytes) -> Any:
     """Read Parquet as a pyarrow table.
 
     Raises:
         ValueError: it does not say what was written; or one of pyarrow's errors, or OSError, where it is damaged.
     """
-    parquet = require("pyarrow.parquet")
-    table = parquet.ParquetFile(io.BytesIO(data)).read()
+    table = open_parquet(io.BytesIO(data)).read(use_threads=False)
     if (table.schema.metadata or {}).get(DIGEST) != _digest(table):
         raise ValueError("the rows are not those that were written")
     return table.replace_schema_metadata(None)

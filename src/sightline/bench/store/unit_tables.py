@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sightline.bench.store.rows import complete_columns, schema
+from sightline.bench.store.rows import complete_columns, open_parquet, schema
 from sightline.errors import warn
 from sightline.extras import require
 
@@ -117,11 +117,10 @@ def _encoded(table: Any) -> Any:
 
 def _read_packs(store: Store, keys: Sequence[str]) -> Iterator[Any]:
     arrow, compute = require("pyarrow"), require("pyarrow.compute")
-    parquet = require("pyarrow.parquet")
     for name, units in store.packs.files_of(keys).items():
         try:
             with store.files.open(store.path(name), "rb") as file:
-                table = parquet.read_table(file)
+                table = open_parquet(file).read(use_threads=False)
         except (arrow.ArrowException, OSError, ValueError):
             advice = "`sightline bench compact` puts it aside, and `sightline bench resume` makes its units anew"
             warn(f"left out {store.path(name)}: {DAMAGED}; {advice}", stacklevel=4)
@@ -144,12 +143,24 @@ def _read_one_by_one(store: Store, keys: Sequence[str]) -> Iterator[Any]:
 
 def read_packed(store: Store, key: str) -> Any:
     """Read the rows of one unit from its pack; None where they are damaged."""
-    arrow, parquet = require("pyarrow"), require("pyarrow.parquet")
+    arrow, compute = require("pyarrow"), require("pyarrow.compute")
     name = store.packs.packs[store.packs.units[key].pack].rows_name
     try:
         with store.files.open(store.path(name), "rb") as file:
-            return parquet.read_table(file, filters=[("unit", "=", key)]).cast(schema())
+            source = open_parquet(file)
+            table = source.read_row_groups(_groups_of(source, key), use_threads=False)
+            return table.filter(compute.equal(table["unit"], key)).cast(schema())
     except FileNotFoundError:
         raise
     except (arrow.ArrowException, OSError, ValueError):
         return None
+
+
+def _groups_of(source: Any, key: str) -> list[int]:
+    """Return the row groups of a pack that may hold a unit, by the statistics of its keys."""
+    place, groups = source.schema_arrow.get_field_index("unit"), []
+    for number in range(source.num_row_groups):
+        known = source.metadata.row_group(number).column(place).statistics
+        if known is None or not known.has_min_max or known.min <= key <= known.max:
+            groups.append(number)
+    return groups
