@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 
+from sightline.bench.tables import table_rows
 from sightline.bench.tables.columns import TableRow, column
 from sightline.bench.tables.number_format import number, p_value
 from sightline.bench.tables.table import Table, make_table
@@ -137,6 +138,15 @@ def test_frames_one_after_the_other_give_the_table_of_one():
     parts = [part for _, part in make_rows().groupby(["model", "metric"], sort=True)]
     assert make_table(iter(parts), **EASY) == make_table(make_rows(), **EASY)
     assert make_table(iter(())).rows == ()
+
+
+@pytest.mark.parametrize("most", [1, 45, 100])
+def test_pairs_are_compared_a_few_at_a_time_and_come_out_the_same(monkeypatch, most):
+    rows = make_rows(seed=3)
+    rows = rows.drop(rows.index[[4, 50]])  # some pairs have fewer images than others
+    wanted = make_table(rows, **EASY).to_json()
+    monkeypatch.setattr(table_rows, "MAX_NUMBERS", most)
+    assert make_table(rows, **EASY).to_json() == wanted
 
 
 def test_without_a_control_there_is_no_margin():

@@ -29,6 +29,7 @@ from sightline.bench.tables.traits import direction_of, traits_of
 __all__ = ["Comparison", "compare", "own_statistics", "sign_of"]
 
 Statistics = dict[str, NDArray[Any]]  # by the name of a column, one entry per recipe
+MAX_NUMBERS = 2_000_000  # of images by pairs of recipes that are held at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +163,10 @@ def _differences(
         kept, sides = np.unique([first[pairs], second[pairs]], return_inverse=True)
         a, b = sides.reshape(2, -1)
         data, values = scores.data[images][:, kept], scores.values[images][:, kept]
-        resamples = resample(scores.reduction, data, settings).differences(a, b)
-        found[:, pairs] = _numbers(resamples.estimate(settings.confidence))
+        resamples = resample(scores.reduction, data, settings)
+        for block in _blocks(len(pairs), len(data)):
+            differences = resamples.differences(a[block], b[block])
+            found[:, pairs[block]] = _numbers(differences.estimate(settings.confidence))
         if tested:
             p[pairs] = paired_permutation_test(scores.reduction, data, values, a, b, settings)
     return Estimate(*found), p
@@ -181,12 +184,27 @@ def _compare_pairs(scores: PairedScores, sign: int, settings: Settings) -> _Pair
     difference = Estimate(turned * difference.statistic, low, high, difference.standard_error)
     p_holm = holm(p)
     different = (p_holm <= 1 - settings.confidence) & (sign * difference.statistic > 0)
-    common = scores.scored[:, first] & scores.scored[:, second]
-    images = common.sum(axis=0)
-    with np.errstate(invalid="ignore"):
-        ahead = np.sign(sign * (scores.values[:, first] - scores.values[:, second]))
-        wins = np.where(common, ahead, 0.0).sum(axis=0) / images / 2 + 0.5
+    images, wins = _wins(scores, sign, first, second)
     return _Pairs(first, second, images, difference, p, p_holm, wins, different)
+
+
+def _wins(scores: PairedScores, sign: int, first: Indices, second: Indices) -> tuple[Indices, Numbers]:
+    """Return how many images both recipes of a pair scored, and the share of them that the first won."""
+    images, wins = np.zeros(len(first), dtype=np.intp), np.full(len(first), NAN)
+    for block in _blocks(len(first), len(scores.images)):
+        a, b = first[block], second[block]
+        common = scores.scored[:, a] & scores.scored[:, b]
+        images[block] = common.sum(axis=0)
+        with np.errstate(invalid="ignore"):
+            ahead = np.sign(sign * (scores.values[:, a] - scores.values[:, b]))
+            wins[block] = np.where(common, ahead, 0.0).sum(axis=0) / images[block] / 2 + 0.5
+    return images, wins
+
+
+def _blocks(pairs: int, images: int) -> Iterator[slice]:
+    """Split pairs into blocks, so that a number for each image and pair of a block takes little memory."""
+    most = max(MAX_NUMBERS // max(images, 1), 1)
+    return (slice(start, start + most) for start in range(0, pairs, most))
 
 
 def _intervals(estimate: Estimate) -> Statistics:
