@@ -19,6 +19,7 @@ from torch.testing import assert_close
 import sightline
 from sightline import errors
 from sightline.api import as_method
+from sightline.data.shapes import Shapes
 from sightline.models.passes import counting
 from sightline.operators.density import Refinement
 from sightline.operators.refine import MetricDriven, by_segment, seed_scores, unstable_order
@@ -132,7 +133,7 @@ CHEQUERED = (torch.arange(48)[:, None] + torch.arange(48)).remainder(2).mul(2.0)
 
 
 @pytest.mark.parametrize("options", [
-    "", ", tau=0.0", ", tau=1.0", ", per_step=2", ", search='fast'", ", search='blocks'",
+    "", ", tau=0.0", ", tau=1.0", ", per_step=2", ", search='fast'", ", search='blocks'", ", search='joint'",
     ", preset='released', segments='grid'",
 ])  # fmt: skip
 def test_finds_the_order_of_an_additive_model(options: str) -> None:
@@ -240,7 +241,8 @@ def test_each_extreme_of_tau_wins_its_own_half() -> None:
 
 
 @pytest.mark.parametrize("options", [
-    "", ", search='fast'", ", search='blocks'", ", per_step=2", ", preset='released'", ", output='sharp'",
+    "", ", search='fast'", ", search='blocks'", ", search='joint'", ", per_step=2", ", preset='released'",
+    ", output='sharp'",
 ])  # fmt: skip
 def test_a_batch_equals_its_images_one_by_one(options: str, tiny_vit: nn.Module) -> None:
     images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
@@ -257,6 +259,7 @@ def test_a_batch_equals_its_images_one_by_one(options: str, tiny_vit: nn.Module)
 @pytest.mark.parametrize("options", [
     "", ", search='fast'", ", per_step=2", ", per_step=3, search='fast'", ", tau=0.0, search='exact'", ", window=3",
     ", search='blocks'", ", per_step=3, search='blocks'", ", preset='released', segments='grid', search='blocks'",
+    ", search='joint'", ", per_step=3, search='joint'", ", tau=0.0, search='joint'", ", tau=1.0, search='joint'",
     ", tau=1.0, search='exact'", ", tau=0.0", ", insertion='zero'", ", insertion='black', deletion='blur'",
 ])  # fmt: skip
 @pytest.mark.parametrize("network", ["tiny_vit", "tiny_cnn"])
@@ -418,11 +421,12 @@ def test_a_lazy_search_takes_a_quarter_of_the_passes() -> None:
     weights = torch.rand(14, 14, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) / 20
     model = sightline.adapt(Additive(weights))
     spent = {}
-    for search in ("", ", search='blocks'"):
+    for search in ("", ", search='blocks'", ", search='joint'"):
         with torch.no_grad(), counting() as meter:
             parse(f"mda(seed=random, cells=14, tau=0.3{search})")(model, CHEQUERED[..., :28, :28], Logit(0))
         spent[search] = meter.passes.forward + meter.passes.backward
     assert spent[", search='blocks'"] <= spent[""] / 4
+    assert spent[", search='joint'"] <= spent[""] / 4
 
 
 def test_a_lazy_search_ends_no_lower_than_its_seed() -> None:
@@ -434,6 +438,21 @@ def test_a_lazy_search_ends_no_lower_than_its_seed() -> None:
         float(sightline.evaluate(Additive(WEIGHTS), CHEQUERED, each.pixels("nearest"), step, 0)[step]) for each in found
     )
     assert lazy > seed
+
+
+@pytest.mark.filterwarnings("ignore:MDA's search ended below its own seed")
+def test_on_shapes_a_joint_search_is_no_worse_than_blocks_and_finds_the_same_twice() -> None:
+    model = sightline.load("bundled/shapes-vit")
+    images = model.normalise(Shapes(seed=4).draw(2).images)
+    target = tuple(model.predict(images).argmax(dim=1).tolist())
+    recipe = "mda(seed=plus(libra(ixg)), insertion='zero', steps=32, search='{}')"
+    metric = "ins_del_mda(step=64, fill=('zero', 'zero'))"
+    found = [sightline.explain(model, images, recipe.format(each), target=target) for each in ("blocks", "joint")]
+    blocks, joint = (sightline.evaluate(model, images, each, metric, target)[metric] for each in found)
+    assert (joint >= blocks - 1e-6).all()
+    assert joint.mean() > blocks.mean() + 0.02
+    again = sightline.explain(model, images, recipe.format("joint"), target=target)
+    assert torch.equal(again.map, found[1].map)
 
 
 def test_fast_takes_at_most_half_the_passes() -> None:
@@ -457,7 +476,7 @@ def test_works_on_any_model_and_target(tiny_cnn: nn.Module, images: Tensor) -> N
         return batch.mean(dim=-1)[:, :, ::8].flatten(1).double()
 
     for model in (tiny_cnn, function):
-        for search in ("exact", "fast", "blocks"):
+        for search in ("exact", "fast", "blocks", "joint"):
             for target in (1, sightline.Contrast(0, 2), lambda logits: logits[:, 0] * logits[:, 1]):
                 attribution = sightline.explain(
                     model, images, f"mda(seed=None, cells=3, steps=4, search='{search}')", target

@@ -41,7 +41,7 @@ Curves = tuple[Array, Array]  # the score as pixels are inserted, and as they ar
     family="refine",
     cite="mda2025",
     cost="at most 6486 forwards at 14×14 segments beside the seed's, mostly some 5640; half with search='fast', "
-    "a quarter with search='blocks'",
+    "a quarter with search='blocks' or 'joint'",
     parity="authors' code, random and real ViT: orders identical, maps 1e-5 (released), 1e-3 (default)",
 )
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,14 @@ class MetricDriven:
         seed: the method whose map ranks the candidates of each step; None tries all remaining segments at every step.
         gamma: density, from 0 (sparse: the segments that suffice for the class) to 1 (dense: all that matter).
         kappa: the least value that counts as important when the map is made dense.
-        tau: the share of the response at which insertion stops; 1 is insertion alone, 0 deletion alone.
+        tau: the share of the response at which insertion stops; 1 is insertion alone, 0 deletion alone. A joint search
+            has no such stop, and nothing between them matters to it.
         search: exact measures every candidate of a step; fast measures new ones, those that were best when last
             measured and those measured longest ago, and so needs half the passes; blocks measures fewer still and
-            pastes the segments that hardly matter in blocks, for a quarter of the passes. Where a search ends below its
-            own seed, in insertion minus deletion, the seed's order is kept with a warning, unless exact is written; the
-            default is exact with that comparison.
+            pastes the segments that hardly matter in blocks, for a quarter of the passes; joint searches for insertion
+            and deletion together, for a quarter too, and needs a good seed, such as ``plus(libra(ixg))``. Where a
+            search ends below its own seed, in insertion minus deletion, the seed's order is kept with a warning, unless
+            exact is written; the default is exact with that comparison.
         per_step: how many segments a step pastes.
         preset: released for the authors' program as it is.
         segments: grid for the model's own patches, slic for superpixels; by default as the preset says.
@@ -93,7 +95,7 @@ class MetricDriven:
     gamma: float = 0.0
     kappa: float = KAPPA
     tau: float = 0.9
-    search: Literal["exact", "fast", "blocks"] | None = None
+    search: Literal["exact", "fast", "blocks", "joint"] | None = None
     per_step: int = 1
     preset: Literal["released"] | None = None
     segments: Literal["grid", "slic"] | None = None
@@ -253,6 +255,7 @@ class MetricDriven:
             tau=self.tau,
             fast=self.search == "fast",
             lazy=self.search == "blocks",
+            joint=self.search == "joint",
             trusting=self.seed is not None,
             cut_short=self.released,
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from sightline.perturb.endpoints import Endpoints
 from sightline.perturb.search.composites import Composite, Measure, Search
+from sightline.perturb.search.joint import JointPace, most_together, together
 from sightline.perturb.search.lazy import Pace, Steps, lazy_cost, lazy_steps
 from sightline.perturb.search.shortlist import Shortlist
 from sightline.perturb.segments import Segments
@@ -27,10 +28,11 @@ class SegmentOrder:
 
     Attributes:
         order: the segments, most important first.
-        inserted: how many of them the insertion phase placed.
+        inserted: how many of them the insertion phase placed; 0 where there is none, as in a joint search.
         insertion: the score after each of the segments that the insertion phase pasted.
         deletion: the score as segments are added to the blank image, least important first; of blocks that a lazy
-            search added at once, only the last is measured and the others lie evenly between.
+            search added at once, only the last is measured and the others lie evenly between, and a joint one measures
+            a point in seven of 196.
     """
 
     order: tuple[int, ...]
@@ -51,6 +53,7 @@ class Rule:
         trusting: whether a fast search may take the seed's word where there is nothing to see.
         cut_short: keep only those insertions that the released program keeps.
         lazy: measure few candidates again, and place blocks.
+        joint: search for insertion and deletion together; of tau only 0 and 1 matter then.
     """
 
     window: int
@@ -60,6 +63,7 @@ class Rule:
     trusting: bool = True
     cut_short: bool = False
     lazy: bool = False
+    joint: bool = False
 
 
 def greedy(endpoints: Endpoints, segments: Segments, seed: Sequence[int], rule: Rule) -> Search[SegmentOrder]:
@@ -72,6 +76,10 @@ def greedy(endpoints: Endpoints, segments: Segments, seed: Sequence[int], rule: 
         rule: how to go.
     """
     count = segments.count
+    if rule.joint:
+        pace = JointPace(rule.window, rule.per_step, inserting=rule.tau > 0, deleting=rule.tau < 1)
+        order, deletion = yield from together(endpoints, segments, seed, pace)
+        return SegmentOrder(tuple(order), 0, (), (*reversed(deletion[:-1]), endpoints.full))
     inserted = yield from insert(endpoints, segments, seed, rule)
     locked = [segment for segment, _ in inserted]
     if rule.cut_short:
@@ -273,6 +281,8 @@ def _step_cost(count: int, done: int, rule: Rule, size: int) -> int:
 
 def most_passes(count: int, rule: Rule) -> int:
     """Return the passes that a search among `count` segments takes at most, however far insertion goes."""
+    if rule.joint:
+        return most_together(count)
     if rule.cut_short:  # all but one of the insertions may be dropped again
         return insertion_cost(count, count, rule) + steps_cost(count, rule, rule.window)
     stops = {0.0: [0], 1.0: [count]}.get(rule.tau, list(range(1, count + 1)))
@@ -280,7 +290,12 @@ def most_passes(count: int, rule: Rule) -> int:
 
 
 def passes(count: int, stop: int, rule: Rule) -> int:
-    """Return the passes of a search that inserts `stop` segments; the curve at its end measures these once more."""
+    """Return the passes of a search that inserts `stop` segments; the curve at its end measures these once more.
+
+    Of a fast search and of a joint one, it is the most they take.
+    """
+    if rule.joint:
+        return most_together(count)
     size = deletion_size(count, stop, rule)
     if rule.lazy:
         deletion = lazy_cost(count - stop, count - stop, deletion_pace(rule, size))
