@@ -48,7 +48,8 @@ def board_row(recipe: str, found: dict[str, TableRow], metrics: Sequence[str]) -
         numbers = {"": row.mean, "_error": row.standard_error, "_low": row.low, "_high": row.high}
         cells |= {f"{metric}{end}": number(value) if known else "" for end, value in numbers.items()}
         cells[f"{metric}_ties"] = row.group
-    return cells | {"passes": f"{any_row.forward + 2 * any_row.backward:.3g}", "images": str(any_row.count)}
+    passes = any_row.forward + 2 * any_row.backward
+    return cells | {"passes": f"{passes:.0f}" if passes >= 100 else f"{passes:.3g}", "images": str(any_row.count)}
 
 
 def agreement(table: Table) -> list[dict[str, str]]:
