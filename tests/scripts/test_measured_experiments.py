@@ -121,9 +121,9 @@ def test_a_similarity_below_zero_counts_as_zero(module, monkeypatch, tmp_path):
     assert stored["ixg", "ins_del"] == {"a": -0.3, "b": 0.2}
 
 
-def test_a_panel_takes_the_best_of_each_family_that_is_cheap(module):
+def test_a_panel_takes_the_best_of_each_family_that_is_cheap_and_knows_the_class(module):
     panel = module("default_panel")
-    scores = {"gae": 0.9, "rollout": 0.95, "ixg": 0.5, "ig": 0.99, "grad_cam": 0.4, "random": 1.0}
+    scores = {"gae": 0.9, "grad_rollout": 0.95, "rollout": 0.97, "ixg": 0.5, "ig": 0.99, "grad_cam": 0.4, "random": 1.0}
     rows = pandas.DataFrame(
         {"recipe": recipe, "image": image, "metric": metric, "value": value, "forward": 1.0, "backward": 1.0}
         for recipe, value in scores.items()
@@ -131,9 +131,9 @@ def test_a_panel_takes_the_best_of_each_family_that_is_cheap(module):
         for metric in panel.METRICS
     )
     rows.loc[rows["recipe"] == "ig", "forward"] = 50.0
-    assert panel.choose(rows) == ["rollout", "ixg", "grad_cam"]
+    assert panel.choose(rows) == ["grad_rollout", "ixg", "grad_cam"]
     assert panel.lead(rows, "gae", "ixg")[0] == pytest.approx(0.4)
-    first, *rest = panel.report(rows, ["rollout", "ixg"], ["gae", "ixg"])
-    assert first["recipe"] == "rollout"
+    first, *rest = panel.report(rows, ["grad_rollout", "ixg"], ["gae", "ixg"])
+    assert first["recipe"] == "grad_rollout"
     assert ".050 ± .000 above `gae`" in first["note"]
     assert [row["note"] for row in rest] == ["before", "chosen, and before"]
