@@ -1,18 +1,20 @@
 """The leaderboard of a model as tables: from the store of its run to docs/measured.
 
-    sightline bench run leaderboard-cnn --store runs/leaderboard-cnn --dataset ../shared/data/pets
+    SIGHTLINE_DATA=../shared/data sightline bench run leaderboard-cnn --store runs/leaderboard-cnn
     python experiments/leaderboard.py cnn --runs runs
 
 Writes docs/measured/leaderboard-cnn.csv, a row per recipe with the mean, the standard error, the 95 % bootstrap
 interval and the letters of ties of each metric (recipes that share a letter cannot be told apart: paired permutation
 tests, Holm), and docs/measured/leaderboard-cnn-agreement.csv, Kendall's tau between the orders of
-every two metrics. scripts/measured_text.py puts both into docs/guide/leaderboard.md.
+every two metrics; the table of the panel of photographs, which have no masks, is leaderboard-cnn-photographs.csv.
+scripts/measured_text.py puts them into docs/guide/leaderboard.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,23 +25,26 @@ from sightline.bench.store.store import read_rows
 from sightline.bench.tables.table import Table, TableRow, make_table
 
 MEASURED = Path(__file__).parents[1] / "docs" / "measured"
-FIRST = "average_precision"  # rows are in its order
+FIRST = ("average_precision", "single_deletion")  # rows are in the order of the first of these that was measured
 PANELS = ("few-passes", "many-passes")  # of the plan; the second has fewer of the same images
+PHOTOGRAPHS = "photographs"
 
 
 def board(table: Table) -> list[dict[str, str]]:
     """Return a row per recipe, the best by FIRST first; a metric that is undefined for it is left empty."""
     metrics = list(dict.fromkeys(row.metric for row in table.rows))
+    first = next(metric for metric in FIRST if metric in metrics)
     by_recipe: dict[str, dict[str, TableRow]] = {}
     for row in table.rows:
         by_recipe.setdefault(row.recipe, {})[row.metric] = row
-    order = sorted(by_recipe, key=lambda recipe: (-by_recipe[recipe][FIRST].mean, recipe))
+    means = {recipe: found[first].mean for recipe, found in by_recipe.items()}
+    order = sorted(by_recipe, key=lambda recipe: (math.isnan(means[recipe]), -means[recipe], recipe))
     return [board_row(recipe, by_recipe[recipe], metrics) for recipe in order]
 
 
 def board_row(recipe: str, found: dict[str, TableRow], metrics: Sequence[str]) -> dict[str, str]:
     """Return the row of one recipe."""
-    any_row = found[FIRST]
+    any_row = max(found.values(), key=lambda row: row.count)
     note = " (control)" if any_row.control else " †" if any_row.agnostic else ""
     cells = {"recipe": recipe, "note": note}
     for metric in metrics:
@@ -80,14 +85,18 @@ def board_rows(store: Path) -> pandas.DataFrame:
 
 
 def main() -> None:
-    """Read the store, and write both tables."""
+    """Read the store, and write its tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=("vit", "cnn"))
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="the folder of the stores")
     given = parser.parse_args()
-    table = make_table(board_rows(given.runs / f"leaderboard-{given.kind}"))
-    write(f"leaderboard-{given.kind}", board(table))
-    write(f"leaderboard-{given.kind}-agreement", agreement(table))
+    name = f"leaderboard-{given.kind}"
+    table = make_table(board_rows(given.runs / name))
+    write(name, board(table))
+    write(f"{name}-agreement", agreement(table))
+    if (given.runs / name / PHOTOGRAPHS).exists():
+        photographs = make_table(complete(read_rows(given.runs / name / PHOTOGRAPHS)))
+        write(f"{name}-{PHOTOGRAPHS}", board(photographs))
 
 
 if __name__ == "__main__":

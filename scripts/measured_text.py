@@ -250,7 +250,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "peers": peers,
     "peers-in-short": peers_in_short,
     "peer-reasons": peer_reasons,
-    **{f"leaderboard-{kind}": (lambda kind=kind: board(kind)) for kind in ("vit", "cnn")},  # type: ignore[misc]
+    **{
+        f"leaderboard-{kind}": (lambda kind=kind: board(kind))  # type: ignore[misc]
+        for kind in ("vit", "cnn", "vit-photographs", "cnn-photographs")
+    },
     **{f"agreement-{kind}": (lambda kind=kind: agreement(kind)) for kind in ("vit", "cnn")},  # type: ignore[misc]
     **{f"default-panel-{kind}": (lambda kind=kind: panel(kind)) for kind in ("vit", "cnn")},  # type: ignore[misc]
 }

@@ -100,9 +100,9 @@ def test_shares_of_two_classes_sum_to_one(client):
 
 
 def test_the_second_who_asks_the_same_gets_the_map_that_is_known(client, visitor, application):
-    first = follow(client, ask(client, recipes=["ig(steps=20)"])["id"])
+    first = follow(client, ask(client, recipes=["conductance(steps=10)"])["id"])
     other = visitor()
-    again = follow(other, ask(other, recipes=["ig(steps=20)"])["id"])
+    again = follow(other, ask(other, recipes=["conductance(steps=10)"])["id"])
     maps = [[data for kind, data in events if kind == "map"] for events in (first, again)]
     assert (len(maps[0]), len(maps[1])) == (2, 1)
     assert maps[1][0]["seconds"] == maps[0][1]["seconds"]

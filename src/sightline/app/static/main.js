@@ -127,6 +127,10 @@ async function work(mine, recipes) {
   await Promise.all(pending);
   if (mine === run && recipes === null && mine.entries.length && !mine.chosen && !wanted.map) select(mine.entries[0]);
   if (recipes === null && mine.image) await trying(refreshCompare);
+  // a link may name a map that the panel does not have
+  const missing = wanted.map && !mine.entries.some(({ data }) => data.recipe === wanted.map);
+  const offered = models.get(view.model).recipes.some(({ recipe }) => recipe === wanted.map);
+  if (mine === run && recipes === null && end.state !== "cancelled" && missing && offered) await trying(() => work(mine, [wanted.map]));
 }
 
 function progress({ done, seconds_left: left }, text) {
