@@ -72,7 +72,8 @@ class AblationCam(LayerByLayerCam):
             with model.edit({site: model.from_map(site, ablated)}):  # a residual connection bypasses this site
                 return model(images[row].repeat(len(channels), 1, 1, 1))
 
-        logits = [each_channel(model, activation.shape[1], partial(rerun, row)) for row in range(len(images))]
+        width, at_once = activation.shape[1], model.tail_batch if site in model.cuts else model.batch
+        logits = [each_channel(model, width, partial(rerun, row), at_once) for row in range(len(images))]
         return activation, clean, torch.stack(logits)
 
     def _ablate_tokens(self, model: VisionTransformer, images: Tensor, site: str) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,7 +112,8 @@ def _ablation_cost(model: Adapter, site: str) -> Passes:
     if site not in model.cuts:
         return Passes(1 + channels)
     share = model.share(site)
-    batches = [min(model.batch, channels - first) for first in range(0, channels, model.batch)]
+    at_once = model.tail_batch
+    batches = [min(at_once, channels - first) for first in range(0, channels, at_once)]
     clean = 1.0 if site in model.sites else 1.0 + model.blank_images(site, 1) * share
     return Passes(clean + sum(model.blank_images(site, size) * share + size * (1 - share) for size in batches))
 
@@ -210,10 +212,10 @@ def min_max_channels(maps: Tensor, epsilon: float) -> Tensor:
     return (maps - low) / torch.where(high > low, high - low + epsilon, 1.0)
 
 
-def each_channel(model: Adapter, count: int, work: Callable[[Tensor], Tensor]) -> Tensor:
-    """Do some work for every channel, as many channels at a time as the model takes images."""
+def each_channel(model: Adapter, count: int, work: Callable[[Tensor], Tensor], at_once: int | None = None) -> Tensor:
+    """Do some work for every channel, so many channels at a time, by default as many as the model takes images."""
     channels = torch.arange(count, device=model.device)
-    return torch.cat(in_batches(lambda part: work(channels[part]), count, model.batch))
+    return torch.cat(in_batches(lambda part: work(channels[part]), count, at_once or model.batch))
 
 
 def channels_at(model: Adapter, site: str) -> int:

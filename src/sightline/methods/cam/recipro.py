@@ -78,7 +78,7 @@ class ReciproCam(MultiTarget):
 
         def tails(activation: Tensor) -> Tensor:
             return torch.cat(
-                in_batches(lambda part: model.tail(activation * masks[part], site), len(masks), model.batch)
+                in_batches(lambda part: model.tail(activation * masks[part], site), len(masks), model.tail_batch)
             )
 
         return torch.stack([tails(activation) for activation in activations]), size
@@ -123,7 +123,8 @@ class ReciproCam(MultiTarget):
         site = self._cut(model)
         height, width = model.shape_at(site, model.known_size)[-2:]
         cells, share = height * width, model.share(site)
-        batches = [min(model.batch, cells - first) for first in range(0, cells, model.batch)]
+        at_once = model.tail_batch
+        batches = [min(at_once, cells - first) for first in range(0, cells, at_once)]
         return Passes(share + sum(model.blank_images(site, size) * share + size * (1 - share) for size in batches))
 
 

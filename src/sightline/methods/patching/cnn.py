@@ -30,7 +30,7 @@ def patched_logits_of_cnn(model: Convolutional, images: Tensor, patching: Patchi
         def work(cells: slice) -> Tensor:
             return model.tail(torch.where(masks[cells], source, blank), site)
 
-        return torch.cat(in_batches(work, len(masks), model.batch))
+        return torch.cat(in_batches(work, len(masks), model.tail_batch))
 
     sources = torch.cat(in_batches(lambda rows: model.trunk(images[rows], site), len(images), model.batch))
     return torch.stack([tails(source) for source in sources]), blank_logits
@@ -45,5 +45,6 @@ def share_of_cnn(model: Convolutional, patching: Patching) -> float:
     """Return the forward passes that one image costs: a trunk, and a tail per cell."""
     site = model.units[patching.last - 1]
     cells, share = CELLS[0] * CELLS[1], model.share(site)
-    batches = [min(model.batch, cells - first) for first in range(0, cells, model.batch)]
+    at_once = model.tail_batch
+    batches = [min(at_once, cells - first) for first in range(0, cells, at_once)]
     return share + sum(model.blank_images(site, size) * share + size * (1 - share) for size in batches)

@@ -24,6 +24,7 @@ from sightline.errors import InputError, SiteError
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site
 from sightline.models.cnn.steps import Plan, Step
+from sightline.models.memory import IMAGES
 from sightline.models.passes import spend
 from sightline.models.survey import (
     Size,
@@ -58,6 +59,14 @@ class Convolutional(Adapter):
         self._size = self.default_size
 
     # ---- what each kind defines --------------------------------------------------------------------------------------
+
+    @property
+    def tail_batch(self) -> int:
+        """How many activations of a layer go through the rest of the network at once: as said, else at least 16.
+
+        They take less than images do, whose activations limit `batch` on a processor.
+        """
+        return self.batch if self._batch is not None else max(self.batch, IMAGES)
 
     @property
     @abstractmethod
