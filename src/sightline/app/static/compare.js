@@ -135,10 +135,11 @@ async function showContrast(kind) {
   find("contrast").hidden = false;
   find("contrast-title").textContent = kind === "against" ? `${left.image.label} minus ${right.image.label}` : `${left.image.label} where it competes with ${right.image.label}`;
   drawOverlay(find("contrast-map"), contrast.seen, contrast.smooth, contrast.image.size);
-  find("shares").hidden = !contrast.map.classes.length;
+  find("shares").hidden = true;
   if (contrast.map.classes.length) {
     contrast.shares = await Promise.all(contrast.map.classes.map((_, place) => values(contrast.job, contrast.map.index, `share=${place}`)));
     showShares(null);
+    find("shares").hidden = false;
   }
 }
 
