@@ -138,7 +138,7 @@ def test_panels_run_into_stores_of_their_own_and_make_the_published_table(plan_p
         outcome = run(panel.plan, panel.store(store), workers=0)
         assert outcome.complete
         rows = read_rows(panel.store(store))
-        results.append(PanelResult(panel.plan, make_table(rows, resamples=20), rows))
+        results.append(PanelResult(panel.plan, make_table(rows, resamples=20)))
     assert panel_stores(store) == {name: f"{store}/{name}" for name in ("cells", "objects")}
     assert panel_stores(f"{store}/cells") == {"": f"{store}/cells"}
     paper = paper_table(results)
@@ -175,7 +175,7 @@ def test_values_errors_differences_and_seconds(tmp_path: Path) -> None:
     run(plan, str(tmp_path), workers=0)
     rows = read_rows(tmp_path)
     table = make_table(rows, resamples=20)
-    paper = paper_table([PanelResult(plan, table, rows)])
+    paper = paper_table([PanelResult(plan, table)])
     assert paper is not None
     assert paper.heads() == ["method", "insertion(step=512) ↑", "deletion(step=512) ↓", "ID ↑", "seconds"]
     means = {(row.recipe, row.metric): row for row in table.rows}

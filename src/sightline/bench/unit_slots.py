@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sightline.bench.unit import Manifest, Unit
 from sightline.errors import InputError
 
-__all__ = ["UnitSlot", "share_of", "slots_of", "unit_at"]
+__all__ = ["UnitSlot", "each_slot", "share_of", "slots_of", "unit_at"]
 
 FIRST_OF_TAIL = "metrics"  # of the names in alphabetical order, those before it alone depend on the chunk
 
@@ -39,10 +39,11 @@ class UnitSlot(NamedTuple):
 
 def slots_of(manifest: Manifest) -> list[UnitSlot]:
     """Return every unit's place and key, in the order of `Manifest.units`."""
-    return list(_slots(manifest))
+    return list(each_slot(manifest))
 
 
-def _slots(manifest: Manifest) -> Iterator[UnitSlot]:
+def each_slot(manifest: Manifest) -> Iterator[UnitSlot]:
+    """Yield what `slots_of` returns, without holding all of it."""
     kept = manifest.kept_maps()
     for place, model in enumerate(manifest.models):
         if not manifest.chunks or not model.recipes:

@@ -227,14 +227,20 @@ class Cluster:
         for _ in range(TRIES):
             before = self._of_ours()
             command = [sys.executable, "-m", "ray.scripts.scripts", "start", *place, *fixed, "--temp-dir", self.folder]
-            told = subprocess.run(command, env=self.environment | EAGER, capture_output=True, text=True, timeout=180)
+            try:
+                told = subprocess.run(
+                    command, env=self.environment | EAGER, capture_output=True, text=True, timeout=180
+                )
+                said = told.stdout + told.stderr
+            except subprocess.TimeoutExpired as late:
+                told, said = None, str(late)
             started = [process for process in self._of_ours() if process not in before]
             self.processes += started
-            if not told.returncode and (raylets := named(started, "/raylet/raylet")):
+            if told and not told.returncode and (raylets := named(started, "/raylet/raylet")):
                 break
             end(started)
         else:
-            pytest.fail(told.stdout + told.stderr)
+            pytest.fail(said)
         if not self.address:
             self.address = re.search(r"--address='([^']+)'", told.stdout)[1]
         self.raylets += raylets
@@ -286,13 +292,14 @@ def drive(address, store, settings, victim, born):
 @LINUX
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_spans_two_nodes_and_survives_the_death_of_one(cluster, tmp_path, rows):
+@pytest.mark.parametrize("address", ["told", "auto"])
+def test_a_run_spans_two_nodes_and_survives_the_death_of_one(cluster, tmp_path, rows, address):
     for _ in range(2):
         cluster.start(processors=1)
-    given = [cluster.address, str(tmp_path / "s"), LONGER, *cluster.raylets[1]]
+    given = ["auto" if address == "auto" else cluster.address, str(tmp_path / "s"), LONGER, *cluster.raylets[1]]
     told = subprocess.run(
         [sys.executable, "-c", f"from tests.bench.engines.test_ray import drive; drive(*{given!r})"],
-        env=cluster.environment,
+        env=cluster.environment | {"RAY_TMPDIR": cluster.folder},  # where Ray looks for the cluster of this machine
         capture_output=True,
         text=True,
         timeout=600,

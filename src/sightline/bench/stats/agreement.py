@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 from sightline.bench.stats.reduce import Numbers
 from sightline.bench.stats.resampling import pairs_of
 from sightline.metrics.similarity import spearman
+
+MAX_NUMBERS = 500_000  # held at a time, of values and of pairs of recipes by images
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,9 @@ class RankedRecipes:
         recipes: in alphabetical order.
         images: ids, in order.
         statistics: shape (recipe,).
-        values: shape (image, recipe), NaN where a recipe did not score an image.
+        values: shape (image, recipe), NaN where a recipe did not score an image; not turned. Large ones are a file that
+            `numpy.save` wrote.
+        sign: -1 where lower values are better.
     """
 
     model: str
@@ -67,7 +72,22 @@ class RankedRecipes:
     recipes: tuple[str, ...]
     images: tuple[str, ...]
     statistics: Numbers
-    values: Numbers
+    values: Numbers | Path
+    sign: int = 1
+
+    def better(self, images: NDArray[np.intp], recipes: NDArray[np.intp]) -> Numbers:
+        """Return the values of some images and recipes, higher being better."""
+        values = np.load(self.values, mmap_mode="r") if isinstance(self.values, Path) else self.values
+        block: Numbers = np.asarray(values[images[0] : images[-1] + 1])[np.ix_(images - images[0], recipes)]
+        return self.sign * block
+
+
+def set_aside(values: Numbers, path: Path) -> Numbers | Path:
+    """Return values as they are where they are few; otherwise write them into a file and return its path."""
+    if values.size <= MAX_NUMBERS:
+        return values
+    np.save(path, values)
+    return path
 
 
 def agreements(ranked: Sequence[RankedRecipes]) -> Iterator[Agreement]:
@@ -82,9 +102,11 @@ def _agreement(first: RankedRecipes, second: RankedRecipes) -> Agreement:
     recipes = [_common(first.recipes, second.recipes), _common(second.recipes, first.recipes)]
     images = [_common(first.images, second.images), _common(second.images, first.images)]
     statistics = [ranked.statistics[kept] for ranked, kept in zip(both, recipes, strict=True)]
-    values = [ranked.values[np.ix_(*kept)] for ranked, *kept in zip(both, images, recipes, strict=True)]
     tau = float(tau_b(statistics[0][None], statistics[1][None])[0])
-    by_image = tau_b(values[0], values[1])
+    by_image = np.full(len(images[0]), np.nan)
+    for block in _blocks(len(images[0]), len(recipes[0])):
+        values = [ranked.better(own[block], kept) for ranked, own, kept in zip(both, images, recipes, strict=True)]
+        by_image[block] = tau_b(values[0], values[1])
     defined = by_image[~np.isnan(by_image)]
     return Agreement(
         first.model,
@@ -96,6 +118,12 @@ def _agreement(first: RankedRecipes, second: RankedRecipes) -> Agreement:
         image_tau=float(defined.mean()) if len(defined) else math.nan,
         images=len(images[0]),
     )
+
+
+def _blocks(images: int, recipes: int) -> Iterator[slice]:
+    """Split images into blocks, so that a number for each image and pair of recipes takes little memory."""
+    most = max(MAX_NUMBERS // max(recipes * (recipes - 1) // 2, 1), 1)
+    return (slice(start, start + most) for start in range(0, images, most))
 
 
 def tau_b(first: Numbers, second: Numbers) -> Numbers:

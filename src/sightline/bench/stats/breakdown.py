@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sightline.bench.stats.paired import PairedScores
 from sightline.bench.stats.reduce import MEAN
 
 LEAST = 2  # images of a class that is shown
 WORST = 5  # images per recipe
+MAX_NUMBERS = 500_000  # of images by recipes that are looked at together
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +71,21 @@ class WorstImage:
 
 def by_class(scores: PairedScores) -> Iterator[ClassRow]:
     """Yield the statistics of each class that has two images or more."""
-    for label in sorted({label for label in scores.labels if label is not None}):
-        of_class = np.array([own == label for own in scores.labels])
+    members: dict[int, list[int]] = {}
+    for image, label in enumerate(scores.labels):
+        if label is not None:
+            members.setdefault(label, []).append(image)
+    for label, of_class in sorted(members.items()):
         for column, recipe in enumerate(scores.recipes):
-            images = np.flatnonzero(of_class & scores.scored[:, column])
-            if len(images) < LEAST:
+            own = scores.values[of_class, column]
+            scored = np.isfinite(own)
+            if (count := int(scored.sum())) < LEAST:
                 continue
-            statistic = float(scores.reduction.statistic(scores.data[images][:, [column]])[0])
-            error = float(scores.values[images, column].std(ddof=1) / np.sqrt(len(images)))
+            images = np.array(of_class)[scored]
+            statistic = float(scores.reduction.statistic(scores.data[images, column][:, None])[0])
+            error = float(own[scored].std(ddof=1) / np.sqrt(count))
             known = error if scores.reduction is MEAN else math.nan
-            yield ClassRow(scores.model, scores.metric, recipe, label, statistic, known, len(images))
+            yield ClassRow(scores.model, scores.metric, recipe, label, statistic, known, count)
 
 
 def worst_images(scores: PairedScores, sign: int, recipes: tuple[str, ...]) -> Iterator[WorstImage]:
@@ -91,15 +98,15 @@ def worst_images(scores: PairedScores, sign: int, recipes: tuple[str, ...]) -> I
     """
     if not len(scores.images):
         return
-    better = np.where(scores.scored, sign * scores.values, -np.inf)
-    first = better.argmax(axis=1)
-    short = np.where(scores.scored, better.max(axis=1, keepdims=True) - better, 0.0)
-    median = np.nanmedian(scores.values, axis=1)
+    first = _best(scores, sign)
+    best = sign * scores.values[np.arange(len(first)), first]
     for column, recipe in enumerate(scores.recipes):
         if recipe not in recipes:
             continue
-        for index in np.argsort(-short[:, column], kind="stable")[:WORST]:
-            if short[index, column] > 0:
+        own = scores.values[:, column]
+        short = np.where(np.isfinite(own), best - sign * own, 0.0)
+        for index in np.argsort(-short, kind="stable")[:WORST]:
+            if short[index] > 0:
                 yield WorstImage(
                     scores.model,
                     scores.metric,
@@ -109,6 +116,16 @@ def worst_images(scores: PairedScores, sign: int, recipes: tuple[str, ...]) -> I
                     value=float(scores.values[index, column]),
                     best=float(scores.values[index, first[index]]),
                     best_recipe=scores.recipes[first[index]],
-                    median=float(median[index]),
-                    shortfall=float(short[index, column]),
+                    median=float(np.nanmedian(scores.values[index])),
+                    shortfall=float(short[index]),
                 )
+
+
+def _best(scores: PairedScores, sign: int) -> NDArray[np.intp]:
+    """Return the best recipe on each image, the first of several; a few images are looked at together."""
+    step = max(MAX_NUMBERS // len(scores.recipes), 1)
+    found = []
+    for start in range(0, len(scores.images), step):
+        better = sign * scores.values[start : start + step]
+        found.append(np.where(np.isfinite(better), better, -np.inf).argmax(axis=1))
+    return np.concatenate(found)

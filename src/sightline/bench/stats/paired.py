@@ -8,16 +8,16 @@ best covered one is set aside, with its own mean and no rank: what it scored may
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.bench.stats.reduce import MEAN, Numbers, Reduction, reduction_of
+from sightline.bench.stats.reduce import MEAN, Numbers, Reduction
+from sightline.bench.stats.score_matrix import ScoreMatrix, matrix_of
 from sightline.errors import InputError
-from sightline.extras import require
 
 if TYPE_CHECKING:
     import pandas
@@ -59,6 +59,7 @@ class RecipeCounts:
         forward: passes per image.
         backward: passes per image.
         seconds: wall time per image.
+        seconds_deviation: sample standard deviation of the seconds over images; NaN for one.
     """
 
     failed: int
@@ -67,6 +68,7 @@ class RecipeCounts:
     forward: float
     backward: float
     seconds: float
+    seconds_deviation: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,10 +107,13 @@ class PairedScores:
         return np.isfinite(self.values)
 
 
-def paired_scores(rows: pandas.DataFrame) -> Iterator[PairedScores]:
+def paired_scores(rows: pandas.DataFrame | ScoreMatrix) -> Iterator[PairedScores]:
     """Yield the paired scores of a run's rows, by model and metric; a recipe set aside follows alone."""
+    if isinstance(rows, ScoreMatrix):
+        yield from _paired(rows)
+        return
     for (model, metric), part in _checked(rows).groupby(["model", "metric"], sort=True):
-        yield from _paired(str(model), str(metric), part)
+        yield from _paired(matrix_of(str(model), str(metric), part))
 
 
 def _checked(rows: pandas.DataFrame) -> pandas.DataFrame:
@@ -125,21 +130,44 @@ def _checked(rows: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _refuse_mixtures(rows: pandas.DataFrame) -> None:
-    """Refuse to average over what is not the same thing: other data, other weights, other code."""
-    datasets = sorted({str(name) for name in rows["dataset"].dropna().unique()} - {""})
+    names = ["model", "metric", "recipe", "dataset", "weights", "recipe_source", "metric_source"]
+    distinct = rows[names].drop_duplicates().astype(object)
+    refuse_mixtures(distinct.where(distinct.notna(), "").astype(str).to_dict("records"))
+
+
+def refuse_mixtures(origins: Sequence[Mapping[str, str]]) -> None:
+    """Refuse to average over what is not the same thing: other data, other weights, other code.
+
+    Args:
+        origins: the different combinations of model, metric, recipe, dataset, weights, recipe_source and metric_source
+            among rows.
+
+    Raises:
+        InputError: there are several, so that no table can be made.
+    """
+    datasets = sorted({origin["dataset"] for origin in origins} - {""})
     if len(datasets) > 1:
         raise InputError(f"the rows are of {len(datasets)} data sets, {', '.join(datasets)}; make a table of each")
-    for model, part in rows.groupby("model"):
-        digests = {str(digest) for digest in part["weights"].dropna().unique()} - {""}
-        if len(digests) > 1:
-            raise InputError(f"the rows of {model} come from {len(digests)} sets of weights; make a table of each")
+    for (model,), digests in _by(origins, ("model",), "weights"):
+        if (count := len(digests - {""})) > 1:
+            raise InputError(f"the rows of {model} come from {count} sets of weights; make a table of each")
     for name in ("recipe", "metric"):
-        for (model, computed), sources in rows.groupby(["model", name])[f"{name}_source"]:
-            if (count := sources.nunique()) > 1:  # an unknown source is one, too
+        for (model, computed), sources in _by(origins, ("model", name), f"{name}_source"):
+            if (count := len(sources)) > 1:  # an unknown source is one, too
                 raise InputError(
                     f"the rows of {computed} with {model} come from {count} versions of its code; "
                     "make a table of each, or run the plan again"
                 )
+
+
+def _by(
+    origins: Sequence[Mapping[str, str]], names: tuple[str, ...], value: str
+) -> list[tuple[tuple[str, ...], set[str]]]:
+    """Return the different values for each combination of names, in alphabetical order."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for origin in origins:
+        found.setdefault(tuple(origin[name] for name in names), set()).add(origin[value])
+    return sorted(found.items())
 
 
 def _one_row_per_image(rows: pandas.DataFrame) -> pandas.DataFrame:
@@ -174,73 +202,57 @@ def _mean_curve(curves: Any) -> Any:
     return np.mean(known, axis=0) if len({len(curve) for curve in known}) == 1 else None
 
 
-def _paired(model: str, metric: str, rows: pandas.DataFrame) -> Iterator[PairedScores]:
-    pandas = require("pandas")
-    recipe_of, recipes = pandas.factorize(rows["recipe"].to_numpy(dtype=object), sort=True)
-    image_of, images = pandas.factorize(rows["image"].to_numpy(dtype=object), sort=True)
-    values = np.full((len(images), len(recipes)), np.nan)
-    values[image_of, recipe_of] = rows["value"].to_numpy(dtype=float)
-    flags = np.full(values.shape, "not scored", dtype=object)
-    flags[image_of, recipe_of] = rows["flag"].to_numpy(dtype=object)
-    curves = np.full(values.shape, None, dtype=object)
-    curves[image_of, recipe_of] = rows["curve"].to_numpy(dtype=object)
-    labels = _labels(len(images), image_of, rows["label"])
-    costs = [rows[name].groupby(recipe_of).mean() for name in ("forward", "backward", "seconds")]
-
-    scored = np.isfinite(values)
+def _paired(matrix: ScoreMatrix) -> Iterator[PairedScores]:
+    """Yield the recipes that are compared with each other, then each that was set aside."""
+    scored = np.isfinite(matrix.values)
     compared = scored.sum(axis=0) * 2 >= max(scored.sum(axis=0).max(), 1)
     for chosen in (np.flatnonzero(compared), *np.flatnonzero(~compared)[:, None]):
-        if not len(chosen):
-            continue
-        known = np.flatnonzero(scored[:, chosen].any(axis=1))
+        if len(chosen):
+            yield _chosen(matrix, scored, chosen, ranked=bool(compared[chosen[0]]))
+
+
+def _chosen(matrix: ScoreMatrix, scored: NDArray[np.bool_], chosen: NDArray[np.intp], *, ranked: bool) -> PairedScores:
+    """Return the scores of some recipes, on the images that one of them scored at least."""
+    known = np.flatnonzero(scored[:, chosen].any(axis=1))
+    if (len(known), len(chosen)) == scored.shape and scored.all():
+        kept: tuple[Any, ...] = (slice(None), slice(None))
+        values = matrix.values  # as they are, since a copy may be large
+    else:
         kept = np.ix_(known, chosen)
-        values_kept = np.where(scored[kept], values[kept], np.nan)
-        reduction, data = _data(metric, values_kept, curves[kept])
-        yield PairedScores(
-            model,
-            metric,
-            reduction,
-            recipes=tuple(str(name) for name in recipes[chosen]),
-            images=tuple(str(name) for name in images[known]),
-            labels=tuple(labels[image] for image in known),
-            values=values_kept,
-            data=data,
-            counts=tuple(
-                _counts(scored[:, recipe], flags[:, recipe], *(float(cost[recipe]) for cost in costs))
-                for recipe in chosen
-            ),
-            unpaired=tuple(
-                Unpaired(model, metric, str(recipes[recipe]), str(images[image]), flags[image, recipe] or "no value")
-                for recipe in chosen
-                for image in np.flatnonzero(~scored[:, recipe])
-            ),
-            ranked=bool(compared[chosen[0]]),
-        )
+        values = np.where(scored[kept], matrix.values[kept], np.nan)
+    reduction: Reduction = MEAN
+    data = values[..., None]
+    if matrix.curves is not None:
+        reduction, data = matrix.curves.data(matrix.metric, values, kept)
+    return PairedScores(
+        matrix.model,
+        matrix.metric,
+        reduction,
+        recipes=tuple(matrix.recipes[recipe] for recipe in chosen),
+        images=tuple(matrix.images[image] for image in known),
+        labels=tuple(matrix.labels[image] for image in known),
+        values=values,
+        data=data,
+        counts=tuple(_counts(matrix, scored[:, recipe], recipe) for recipe in chosen),
+        unpaired=tuple(_unpaired(matrix, scored, chosen)),
+        ranked=ranked,
+    )
 
 
-def _labels(count: int, image_of: NDArray[np.intp], labels: Any) -> list[int | None]:
-    by_image: list[int | None] = [None] * count
-    known = labels.notna().to_numpy()
-    for image, label in zip(image_of[known].tolist(), labels[known].tolist(), strict=True):
-        by_image[image] = int(label)
-    return by_image
+def _unpaired(matrix: ScoreMatrix, scored: NDArray[np.bool_], chosen: NDArray[np.intp]) -> Iterator[Unpaired]:
+    for recipe in chosen:
+        for image in np.flatnonzero(~scored[:, recipe]):
+            reason = matrix.flag_texts[matrix.flags[image, recipe]] or "no value"
+            yield Unpaired(matrix.model, matrix.metric, matrix.recipes[recipe], matrix.images[image], reason)
 
 
-def _data(metric: str, values: Numbers, curves: NDArray[Any]) -> tuple[Reduction, Numbers]:
-    """Return how the metric is reduced and what from; the mean where it would need curves that were not kept."""
-    reduction, scored = reduction_of(metric), np.isfinite(values)
-    if reduction.needs_curves:
-        known = [np.asarray(curve, dtype=float) if np.ndim(curve) else np.empty(0) for curve in curves[scored]]
-        lengths = {len(curve) for curve in known}
-        if len(lengths) == 1 and 0 not in lengths:
-            data = np.full((*values.shape, lengths.pop()), np.nan)
-            data[scored] = known
-            return reduction, data
-    return MEAN, values[..., None]
-
-
-def _counts(scored: NDArray[np.bool_], flags: NDArray[Any], *costs: float) -> RecipeCounts:
-    failed = np.array([flag.startswith("failed") for flag in flags])
-    missing = flags == "not scored"
+def _counts(matrix: ScoreMatrix, scored: NDArray[np.bool_], recipe: int) -> RecipeCounts:
+    flags = matrix.flags[:, recipe]
+    is_failed = np.array([text.startswith("failed") for text in matrix.flag_texts])
+    is_remark = np.array([text != "" for text in matrix.flag_texts])
+    failed, missing = is_failed[flags], flags == 0
     degenerate = ~scored & ~failed & ~missing
-    return RecipeCounts(int(failed.sum()), int(degenerate.sum()), int((scored & (flags != "")).sum()), *costs)
+    flagged = scored & is_remark[flags]
+    return RecipeCounts(
+        int(failed.sum()), int(degenerate.sum()), int(flagged.sum()), *(float(cost) for cost in matrix.costs[:, recipe])
+    )

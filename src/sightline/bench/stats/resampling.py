@@ -106,6 +106,13 @@ class Resamples:
         )
         return Resamples(statistic, bootstrap, jackknife, self.smooth)
 
+    def part(self, chosen: slice) -> Resamples:
+        """Return some of the statistics."""
+        statistic, bootstrap, jackknife = (
+            part[..., chosen] for part in (self.statistic, self.bootstrap, self.jackknife)
+        )
+        return Resamples(statistic, bootstrap, jackknife, self.smooth)
+
     def estimate(self, confidence: float) -> Estimate:
         """Return the statistics with their confidence intervals."""
         low = high = np.full_like(self.statistic, np.nan)
@@ -264,16 +271,21 @@ def pairs_of(count: int) -> tuple[Indices, Indices]:
     return first, second
 
 
-def win_rates(better: Numbers) -> Numbers:
+def win_rates(values: Numbers, sign: int = 1) -> Numbers:
     """Return each recipe's share of won comparisons with the others, image by image, draws counting half.
 
     Args:
-        better: the more the better, (image, recipe); NaN where a recipe has no value, which is compared with nobody.
+        values: of images, (image, recipe); NaN where a recipe has no value, which is compared with nobody.
+        sign: -1 where lower values are better.
     """
     from scipy.stats import rankdata
 
-    known = np.isfinite(better)
-    rivals = np.where(known, known.sum(axis=1, keepdims=True) - 1, 0).sum(axis=0)
-    ranks: NDArray[Any] = rankdata(np.where(known, better, -np.inf), axis=1)
-    beaten = np.where(known, ranks - 1 - (~known).sum(axis=1, keepdims=True), 0.0).sum(axis=0)
+    beaten, rivals, start = np.zeros(values.shape[1]), np.zeros(values.shape[1], dtype=np.int64), 0
+    for images in _batches(len(values), max(values.shape[1], 1)):
+        better = sign * values[start : start + images]
+        known = np.isfinite(better)
+        ranks: NDArray[Any] = rankdata(np.where(known, better, -np.inf), axis=1)
+        rivals += np.where(known, known.sum(axis=1, keepdims=True) - 1, 0).sum(axis=0)
+        beaten += np.where(known, ranks - 1 - (~known).sum(axis=1, keepdims=True), 0.0).sum(axis=0)
+        start += images
     return np.where(rivals > 0, beaten / np.maximum(rivals, 1), np.nan)

@@ -83,8 +83,10 @@ class Pack:
             .tolist()
         )
         metrics = np.bincount(self.places, minlength=len(self.keys)).tolist()
+        same: dict[tuple[int, int], PackedUnit] = {}  # one object for all units of a size, since there may be millions
         for key, row_count, metric_count in zip(self.keys, rows, metrics, strict=True):
-            yield key, PackedUnit(self.name, row_count, metric_count)
+            size = (row_count, metric_count)
+            yield key, same.get(size) or same.setdefault(size, PackedUnit(self.name, *size))
 
 
 def index_schema() -> Any:

@@ -18,7 +18,7 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,15 +27,25 @@ from typing import Any
 
 from sightline.bench.stats.reduce import reduction_of
 from sightline.bench.store.packs import INDEX, ROWS, PackIndex
-from sightline.bench.store.rows import decode
+from sightline.bench.store.row_query import VIEW, open_rows
+from sightline.bench.store.rows import FAILED, complete_columns, decode
+from sightline.bench.store.scores import read_matrices
 from sightline.bench.store.store_files import StoreFiles
 from sightline.bench.store.unit_tables import read_packed, read_part, read_units
 from sightline.bench.unit import Manifest
-from sightline.bench.unit_slots import slots_of
+from sightline.bench.unit_slots import each_slot
 from sightline.errors import InputError, OutputError
 from sightline.extras import require
 
-__all__ = ["Store", "read_maps", "read_maps_and_enlarge", "read_parts", "read_rows"]
+__all__ = [
+    "Store",
+    "read_flagged",
+    "read_maps",
+    "read_maps_and_enlarge",
+    "read_parts",
+    "read_rows",
+    "read_scores",
+]
 
 PLAN = "plan.json"
 FEW = 4096  # files of single units that are opened for every model and metric again
@@ -254,6 +264,57 @@ def read_parts(store: str | os.PathLike[str], run: str | None = None, *, compact
             yield part
 
 
+def read_scores(store: str | os.PathLike[str], run: str | None = None) -> Iterator[Any]:
+    """Yield what a table is made of: a `ScoreMatrix` for each model and metric, in their order, one at a time.
+
+    Where rows make no matrix, because an image has several of them or a file is damaged, a pandas frame of them comes
+    in its place, as of `read_parts`.
+
+    Args:
+        store: a folder or an fsspec url.
+        run: a plan's name, as `read_rows` takes it.
+
+    Raises:
+        InputError: rows come from several data sets, weights or versions of a method's code.
+    """
+    opened, told = Store(os.fspath(store)), set()
+    if opened.files.exists(opened.path(PLAN)) and run in (None, opened.manifest().name):
+        keys = sorted(_keys_of(opened, run))
+        # Where a file is damaged, or is folded into another meanwhile, the remaining rows are read as frames.
+        with suppress(require("duckdb").Error, FileNotFoundError), open_rows(opened, keys) as base:
+            for cell, matrix in read_matrices(base, opened.manifest()):
+                told.add(cell)
+                yield _irregular_part(opened, keys, *cell) if matrix is None else matrix
+                del matrix
+            return
+    for part in read_parts(store, run, compact=True):
+        if (part["model"].iloc[0], part["metric"].iloc[0]) not in told:
+            yield part
+
+
+def _irregular_part(store: Store, keys: Sequence[str], model: str, metric: str) -> Any:
+    """Return the rows of a model and metric as a frame."""
+    if store.folder is not None:
+        return _as_frame(read_part(store, keys, model, metric, encoded=True))
+    rows = read_rows(store.url)
+    return rows[(rows["model"] == model) & (rows["metric"] == metric)]
+
+
+def read_flagged(store: str | os.PathLike[str], most: int) -> Any:
+    """Return rows that have a flag as a pandas frame, sorted as by `read_rows`, those of failures first where many.
+
+    Args:
+        store: a folder or an fsspec url; the rows are those of the plan that it was last run with.
+        most: how many rows at most.
+    """
+    opened = Store(os.fspath(store))
+    order = "model, recipe, metric, image"
+    chosen = f"select * from {VIEW} where flag <> '' order by not starts_with(flag, '{FAILED}'), {order} limit {most}"
+    with open_rows(opened, sorted(_keys_of(opened, None))) as base:
+        table = complete_columns(base.sql(f"select * from ({chosen}) order by {order}").to_arrow_table())
+    return _as_frame(table)
+
+
 def _read_parts(store: Store, keys: list[str], *, compact: bool) -> Iterator[tuple[tuple[str, str], Any]]:
     """Read the parts of a folder one by one."""
     if sum(key not in store.packs.units for key in keys) > FEW:
@@ -291,7 +352,8 @@ def _keys_of(store: Store, run: str | None, images: Collection[str] | None = Non
         return there
     wanted = None if images is None else set(images)
     chosen = [wanted is None or not wanted.isdisjoint(chunk.images) for chunk in manifest.chunks]
-    return there & {slot.key for slot in slots_of(manifest) if chosen[slot.chunk]}
+    planned = {slot.key for slot in each_slot(manifest) if chosen[slot.chunk]}
+    return {key for key in there if key in planned}  # the texts that the packs hold already
 
 
 def read_maps(store: str | os.PathLike[str], unit: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from sightline.extras import require
 if TYPE_CHECKING:
     from sightline.bench.store.store import Store
 
-__all__ = ["read_packed", "read_part", "read_units"]
+__all__ = ["read_one_by_one", "read_packed", "read_part", "read_units"]
 
 DAMAGED = "it is damaged or cut short"
 BATCH = 100_000  # rows that are read at a time where they are encoded
@@ -33,7 +33,7 @@ def read_units(store: Store, keys: Sequence[str]) -> Any:
             if set(store.packs.refresh().packs) == before:
                 break
     packed = set(store.packs.refresh().units)
-    tables = [*_read_packs(store, keys), *_read_one_by_one(store, [key for key in keys if key not in packed])]
+    tables = [*_read_packs(store, keys), *read_one_by_one(store, [key for key in keys if key not in packed])]
     return arrow.concat_tables([schema().empty_table(), *tables])
 
 
@@ -128,7 +128,8 @@ def _read_packs(store: Store, keys: Sequence[str]) -> Iterator[Any]:
         yield complete_columns(table.filter(compute.is_in(table["unit"], value_set=arrow.array(units, "string"))))
 
 
-def _read_one_by_one(store: Store, keys: Sequence[str]) -> Iterator[Any]:
+def read_one_by_one(store: Store, keys: Sequence[str]) -> Iterator[Any]:
+    """Yield the rows of units, each read by itself; one that is damaged is named in a warning and left out."""
     for key in keys:
         try:
             table = store.read(key)

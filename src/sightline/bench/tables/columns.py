@@ -144,7 +144,8 @@ class TableRow:
         backward: passes per image.
         control: whether it knows nothing of the model.
         agnostic: whether its map ignores the class.
-        seconds: wall time per image; the one field that another run will not repeat, so it does not count in ``==``.
+        seconds: wall time per image; another run will not repeat it, so it does not count in ``==``.
+        seconds_deviation: sample standard deviation of the seconds over images, likewise.
     """
 
     model: str = field(metadata=column(lambda result: result.scores.model))
@@ -182,6 +183,9 @@ class TableRow:
     control: bool = field(metadata=column(lambda result: traits_of(result.recipe).control))
     agnostic: bool = field(metadata=column(lambda result: traits_of(result.recipe).agnostic))
     seconds: float = field(compare=False, metadata=column(lambda result: result.counts.seconds, varies=True))
+    seconds_deviation: float = field(
+        compare=False, metadata=column(lambda result: result.counts.seconds_deviation, varies=True)
+    )
 
 
 def columns_of(row_type: type[TableRow]) -> dict[str, Column]:

@@ -11,14 +11,11 @@ import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sightline.bench.plan import Layout, Plan
 from sightline.bench.tables.table import Table, TableRow
 from sightline.bench.tables.traits import traits_of
-
-if TYPE_CHECKING:
-    import pandas
 
 __all__ = ["PanelResult", "PaperTable", "paper_table"]
 
@@ -30,11 +27,10 @@ ARROWS = {"higher": "↑", "lower": "↓"}
 
 @dataclass(frozen=True, eq=False)
 class PanelResult:
-    """What one panel of a plan came to: its plan, its table, and the rows that the table was made from."""
+    """What one panel of a plan came to: its plan and its table."""
 
     plan: Plan
     table: Table
-    rows: pandas.DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +190,14 @@ def _base(recipe: str) -> tuple[str, str] | None:
 def _seconds(panel: PanelResult, layout: Layout) -> Iterator[Named]:
     """Yield the mean and standard deviation of the seconds that each image took."""
     plan = panel.plan
-    single = panel.rows.drop_duplicates(["model", "recipe", "image"])
-    for (model, recipe), part in single.groupby(["model", "recipe"], sort=False):
-        if traits_of(str(recipe)).control:
+    first = {(row.model, row.recipe): row for row in sorted(panel.table.rows, key=lambda row: row.metric, reverse=True)}
+    for (model, recipe), row in sorted(first.items()):
+        if row.control:
             continue
-        taken = part["seconds"].astype(float)
         names = {"heading": plan.heading, "model": plan.labels.get(model, model), "metric": SECONDS}
         names["method"] = plan.labels.get(recipe, recipe)
         printed = _as_printed(_at(plan, model, recipe, len(plan.metrics) + len(layout.differences)), layout)
-        yield names, Cell(f"{taken.mean():.3g} ± {taken.std(ddof=1) if len(taken) > 1 else math.nan:.2g}", printed)
+        yield names, Cell(f"{row.seconds:.3g} ± {row.seconds_deviation:.2g}", printed)
 
 
 def _names(plan: Plan, row: TableRow) -> dict[str, str]:

@@ -9,15 +9,18 @@ How a column is added is written in `sightline.bench.tables.columns`.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from sightline.bench.stats.agreement import Agreement, RankedRecipes, agreements
+from sightline.bench.stats.agreement import Agreement, RankedRecipes, agreements, set_aside
 from sightline.bench.stats.breakdown import ClassRow, WorstImage, by_class, worst_images
 from sightline.bench.stats.paired import PairedScores, Unpaired, paired_scores
 from sightline.bench.stats.resampling import Settings
+from sightline.bench.stats.score_matrix import ScoreMatrix
 from sightline.bench.tables import formats
 from sightline.bench.tables.columns import TableRow
 from sightline.bench.tables.table_rows import Comparison, compare, own_statistics, sign_of
@@ -99,7 +102,7 @@ class Table:
 
 
 def make_table(
-    rows: pandas.DataFrame | Iterable[pandas.DataFrame],
+    rows: pandas.DataFrame | Iterable[pandas.DataFrame | ScoreMatrix],
     *,
     confidence: float = 0.95,
     resamples: int = 2000,
@@ -115,7 +118,8 @@ def make_table(
     Args:
         rows: one per image and metric, with the columns model, recipe, metric, image and value, and, where known, flag,
             label, seed, curve, forward, backward, seconds, dataset, weights, recipe_source and metric_source. Several
-            frames may be given, each with all rows of a model and metric, which are looked at one after the other.
+            frames may be given, each with all rows of a model and metric, or matrices as `read_scores` of the store
+            yields them; they are looked at one after the other.
         confidence: of intervals; one minus it is the chance, per model and metric, of a single false difference.
         resamples: of the bootstrap.
         seed: of resamples and permutations.
@@ -124,28 +128,59 @@ def make_table(
     """
     settings = Settings(confidence, resamples, seed)
     parts = [rows] if hasattr(rows, "columns") else rows
-    paired = [scores for part in parts for scores in paired_scores(part)]
-    compared = [scores for scores in paired if scores.ranked]
-    results = [compare(scores, settings, row_type) for scores in paired]
-    return Table(
-        rows=tuple(row for own, _ in results for row in own),
-        comparisons=tuple(pair for _, pairs in results for pair in pairs),
-        agreement=tuple(agreements([_higher_is_better(scores) for scores in compared if scores.images])),
-        breakdown=tuple(row for scores in compared for row in by_class(scores)),
-        worst=tuple(image for scores in compared for image in _worst(scores)),
-        unpaired=tuple(image for scores in paired for image in scores.unpaired),
-        reductions=MappingProxyType({scores.metric: scores.reduction.description for scores in compared}),
-        settings=settings,
-        packages=tuple(packages),
-        row_type=row_type,
-    )
+    with tempfile.TemporaryDirectory(prefix="sightline-table-") as folder:
+        gathered = _Gathered(settings, row_type, Path(folder))
+        for part in parts:
+            for scores in paired_scores(part):
+                gathered.add(scores)
+                del scores  # before the next ones are made
+            del part
+        return Table(
+            rows=tuple(gathered.rows),
+            comparisons=tuple(gathered.comparisons),
+            agreement=tuple(agreements(gathered.ranked)),
+            breakdown=tuple(gathered.breakdown),
+            worst=tuple(gathered.worst),
+            unpaired=tuple(gathered.unpaired),
+            reductions=MappingProxyType(gathered.reductions),
+            settings=settings,
+            packages=tuple(packages),
+            row_type=row_type,
+        )
 
 
-def _higher_is_better(scores: PairedScores) -> RankedRecipes:
+@dataclass(frozen=True, eq=False)
+class _Gathered:
+    """What the parts of a run come to, one after the other; of their values only those on disk stay."""
+
+    settings: Settings
+    row_type: type[TableRow]
+    folder: Path
+    rows: list[TableRow] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    ranked: list[RankedRecipes] = field(default_factory=list)
+    breakdown: list[ClassRow] = field(default_factory=list)
+    worst: list[WorstImage] = field(default_factory=list)
+    unpaired: list[Unpaired] = field(default_factory=list)
+    reductions: dict[str, str] = field(default_factory=dict)
+
+    def add(self, scores: PairedScores) -> None:
+        rows, comparisons = compare(scores, self.settings, self.row_type)
+        self.rows.extend(rows)
+        self.comparisons.extend(comparisons)
+        self.unpaired.extend(scores.unpaired)
+        if scores.ranked:
+            self.breakdown.extend(by_class(scores))
+            self.worst.extend(_worst(scores))
+            self.reductions[scores.metric] = scores.reduction.description
+            if scores.images:
+                self.ranked.append(_higher_is_better(scores, self.folder / f"{len(self.ranked)}.npy"))
+
+
+def _higher_is_better(scores: PairedScores, path: Path) -> RankedRecipes:
     sign, statistics = sign_of(scores.metric), own_statistics(scores)
-    return RankedRecipes(
-        scores.model, scores.metric, scores.recipes, scores.images, sign * statistics, sign * scores.values
-    )
+    values = set_aside(scores.values, path)
+    return RankedRecipes(scores.model, scores.metric, scores.recipes, scores.images, sign * statistics, values, sign)
 
 
 def _worst(scores: PairedScores) -> list[WorstImage]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sightline.bench.stats.paired import PairedScores
-from sightline.bench.stats.reduce import Numbers
+from sightline.bench.stats.reduce import MEAN, Numbers
 from sightline.bench.stats.resampling import (
     Estimate,
     Indices,
@@ -111,22 +111,44 @@ class _Pairs:
 
 def _best_first(scores: PairedScores, sign: int) -> PairedScores:
     order = np.argsort(-sign * own_statistics(scores), kind="stable")
+    values = scores.values[:, order]
     return replace(
         scores,
         recipes=tuple(scores.recipes[index] for index in order),
         counts=tuple(scores.counts[index] for index in order),
-        values=scores.values[:, order],
-        data=scores.data[:, order],
+        values=values,
+        data=values[..., None] if scores.reduction is MEAN else scores.data[:, order],
     )
 
 
-def _groups(common: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], Indices]]:
-    """Group columns that are about the same images, (image, column): yield these images and the columns."""
-    patterns: dict[bytes, list[int]] = {}
-    for column in range(common.shape[1]):
-        patterns.setdefault(np.packbits(common[:, column]).tobytes(), []).append(column)
-    for columns in patterns.values():
-        yield common[:, columns[0]], np.array(columns)
+def _groups(scored: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], Indices]]:
+    """Group recipes that scored the same images, (image, recipe): yield these images and the recipes."""
+    return _pair_groups(scored, np.arange(scored.shape[1]), np.arange(scored.shape[1]))
+
+
+def _pair_groups(
+    scored: NDArray[np.bool_], first: Indices, second: Indices
+) -> Iterator[tuple[NDArray[np.bool_], Indices]]:
+    """Group pairs of recipes that have the same images in common: yield these images and the pairs."""
+    packed = [np.packbits(scored[:, recipe]) for recipe in range(scored.shape[1])]
+    same = {column.tobytes(): place for place, column in reversed(list(enumerate(packed)))}
+    pattern = [same[column.tobytes()] for column in packed]  # the first recipe that scored these images
+    common: dict[tuple[int, int], bytes] = {}
+    groups: dict[bytes, list[int]] = {}
+    for pair, (one, other) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
+        both = (pattern[one], pattern[other])
+        if both not in common:
+            common[both] = (packed[one] & packed[other]).tobytes()
+        groups.setdefault(common[both], []).append(pair)
+    for images, pairs in groups.items():
+        yield np.unpackbits(np.frombuffer(images, dtype=np.uint8), count=len(scored)).astype(bool), np.array(pairs)
+
+
+def _part(numbers: Numbers, images: NDArray[np.bool_], columns: Indices) -> Numbers:
+    """Return some images and columns; the numbers themselves where that is all of them, since a copy may be large."""
+    kept = numbers if images.all() else numbers[images]
+    is_all = len(columns) == kept.shape[1] and bool((columns == np.arange(len(columns))).all())
+    return kept if is_all else kept[:, columns]
 
 
 def own_statistics(scores: PairedScores) -> Numbers:
@@ -134,7 +156,7 @@ def own_statistics(scores: PairedScores) -> Numbers:
     found = np.full(len(scores.recipes), NAN)
     for images, columns in _groups(scores.scored):
         if images.any():
-            found[columns] = scores.reduction.statistic(scores.data[images][:, columns])
+            found[columns] = scores.reduction.statistic(_part(scores.data, images, columns))
     return found
 
 
@@ -143,8 +165,9 @@ def _own_estimates(scores: PairedScores, settings: Settings) -> Estimate:
     found = np.full((4, len(scores.recipes)), NAN)
     for images, columns in _groups(scores.scored):
         if images.any():
-            data = scores.data[images][:, columns]
-            found[:, columns] = _numbers(resample(scores.reduction, data, settings).estimate(settings.confidence))
+            resamples = resample(scores.reduction, _part(scores.data, images, columns), settings)
+            for block in _blocks(len(columns), len(scores.images)):
+                found[:, columns[block]] = _numbers(resamples.part(block).estimate(settings.confidence))
     return Estimate(*found)
 
 
@@ -157,12 +180,12 @@ def _differences(
 ) -> tuple[Estimate, Numbers]:
     """Estimate the difference of each pair on the images that both scored, and test it if asked."""
     found, p = np.full((4, len(first)), NAN), np.ones(len(first))
-    for images, pairs in _groups(scores.scored[:, first] & scores.scored[:, second]):
+    for images, pairs in _pair_groups(scores.scored, first, second):
         if not images.any():
             continue
         kept, sides = np.unique([first[pairs], second[pairs]], return_inverse=True)
         a, b = sides.reshape(2, -1)
-        data, values = scores.data[images][:, kept], scores.values[images][:, kept]
+        data, values = _part(scores.data, images, kept), _part(scores.values, images, kept)
         resamples = resample(scores.reduction, data, settings)
         for block in _blocks(len(pairs), len(data)):
             differences = resamples.differences(a[block], b[block])
@@ -191,9 +214,10 @@ def _compare_pairs(scores: PairedScores, sign: int, settings: Settings) -> _Pair
 def _wins(scores: PairedScores, sign: int, first: Indices, second: Indices) -> tuple[Indices, Numbers]:
     """Return how many images both recipes of a pair scored, and the share of them that the first won."""
     images, wins = np.zeros(len(first), dtype=np.intp), np.full(len(first), NAN)
+    scored = scores.scored
     for block in _blocks(len(first), len(scores.images)):
         a, b = first[block], second[block]
-        common = scores.scored[:, a] & scores.scored[:, b]
+        common = scored[:, a] & scored[:, b]
         images[block] = common.sum(axis=0)
         with np.errstate(invalid="ignore"):
             ahead = np.sign(sign * (scores.values[:, a] - scores.values[:, b]))
@@ -223,7 +247,7 @@ def _ranks(scores: PairedScores, sign: int, means: Numbers, pairs: _Pairs) -> St
     near = 1e-12 * np.nanmax(np.abs(means))
     rank = 1 + (sign * means[None] > sign * means[:, None] + near).sum(axis=1)
     group = np.array(letters(ahead | ahead.T), dtype=object)
-    return {"rank": rank, "rank_low": low, "rank_high": high, "group": group, "wins": win_rates(sign * scores.values)}
+    return {"rank": rank, "rank_low": low, "rank_high": high, "group": group, "wins": win_rates(scores.values, sign)}
 
 
 def _margins(scores: PairedScores, sign: int, pairs: _Pairs, settings: Settings) -> Statistics:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from sightline import __version__
-from sightline.bench.store.store import Store, read_parts, read_rows
+from sightline.bench.store.store import Store, read_flagged, read_rows, read_scores
 from sightline.bench.tables.table import Table, make_table
 from sightline.bench.unit import Manifest
-from sightline.bench.unit_slots import slots_of
+from sightline.bench.unit_slots import each_slot
 from sightline.errors import InputError, SightlineError
 from sightline.extras import require
 from sightline.report.benchmark import provenance
@@ -32,6 +32,7 @@ from sightline.report.benchmark.sanity import sanity_results
 __all__ = ["BenchmarkReport", "assemble_page", "benchmark_report", "write_report"]
 
 MOST_ROWS = 500_000  # of which the page of a run is drawn; a larger run shows its first images
+MOST_FLAGGED = 100_000  # rows with a flag that the page counts
 FEWEST_IMAGES = 64
 
 
@@ -75,7 +76,8 @@ class BenchmarkReport:
         if not self._is_large or self.manifest is None:
             return self.rows
         first = read_rows(self.store, self.run, images=self._first_images)
-        flagged = [part.astype(first.dtypes.to_dict()) for part in self.summary.flagged if len(part)]
+        flagged = read_flagged(self.store, MOST_FLAGGED)
+        flagged = [flagged.astype(first.dtypes.to_dict())] if len(flagged) else []
         joined = require("pandas").concat([first, *flagged], ignore_index=True)
         order = ["model", "recipe", "metric", "image"]
         return joined.drop_duplicates([*order, "unit"]).sort_values(order, kind="stable", ignore_index=True)
@@ -145,15 +147,15 @@ def benchmark_report(
     """
     url = os.fspath(store)
     summary = RowSummary()
-    table = make_table(summary.watch(read_parts(url, run, compact=True)), resamples=resamples)
-    if not summary.units:
+    table = make_table(summary.watch(read_scores(url, run)), resamples=resamples)
+    if not summary.rows:
         of_run = f" of the run {run!r}" if run else ""
         raise InputError(f"{url} holds no finished unit{of_run}; `sightline bench resume` goes on")
     opened = Store(url)
     manifest = _manifest(opened, summary.run)
     return BenchmarkReport(
         store=url,
-        run=summary.run,
+        run=summary.run or (manifest.name if manifest else ""),
         table=replace(table, packages=manifest.packages if manifest else ()),
         counts=_counts(opened, manifest, summary),
         summary=summary,
@@ -211,15 +213,16 @@ def _manifest(store: Store, run: str) -> Manifest | None:
         manifest = store.manifest()
     except SightlineError:
         return None
-    return manifest if manifest.name == run else None
+    return manifest if run in ("", manifest.name) else None
 
 
 def _counts(store: Store, manifest: Manifest | None, summary: RowSummary) -> dict[str, int]:
-    planned = {slot.key for slot in slots_of(manifest)} if manifest else set()
+    there = store.keys() if manifest else set()
+    found = [slot.key in there for slot in each_slot(manifest)] if manifest else []
     return {
         "images": len(summary.images),
-        "units": len(summary.units),
-        "missing_units": len(planned - store.keys()),
+        "units": len(summary.units) or sum(found),
+        "missing_units": len(found) - sum(found),
         "failed_maps": len(summary.failed_maps),
     }
 

@@ -49,7 +49,7 @@ def _panel(report: BenchmarkReport) -> PanelResult | None:
         plan = make_plan(report.manifest.plan, f"the plan of {report.store}")
     except SightlineError:
         return None
-    return PanelResult(plan, report.table, report.rows)
+    return PanelResult(plan, report.table)
 
 
 def save_paper_table(paper: PaperTable, store: str, folder: Path | None = None) -> list[Path]:

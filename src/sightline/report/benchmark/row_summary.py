@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from sightline.bench.stats.score_matrix import ScoreMatrix
 from sightline.bench.store.rows import FAILED
 
 __all__ = ["RowSummary"]
-
-MOST_FLAGGED = 100_000
 
 
 @dataclass
@@ -18,16 +19,15 @@ class RowSummary:
     """What the rows of a run say as a whole.
 
     Attributes:
-        run: the plan's name.
+        run: the plan's name; empty where no part came as a frame.
         images: their ids.
-        units: keys of the units.
+        units: keys of the units, of those parts that came as frames.
         recipes: of the methods.
         metrics: recipes of the metrics.
         versions: texts that name the versions of libraries.
         weights: pairs of a model and a digest of its weights.
         failed_maps: model, recipe and image of every map that could not be computed or scored.
         rows: how many there are.
-        flagged: frames of those that have a flag, up to `MOST_FLAGGED` rows.
     """
 
     run: str = ""
@@ -39,14 +39,29 @@ class RowSummary:
     weights: set[tuple[str, str]] = field(default_factory=set)
     failed_maps: set[tuple[str, str, str]] = field(default_factory=set)
     rows: int = 0
-    flagged: list[Any] = field(default_factory=list)
 
     def watch(self, parts: Iterable[Any]) -> Iterator[Any]:
-        """Pass frames of rows on, and note what they say."""
+        """Pass matrices and frames of rows on, and note what they say."""
         for part in parts:
-            if len(part):
+            if isinstance(part, ScoreMatrix):
+                self._add_matrix(part)
+                yield part
+            elif len(part):
                 self._add(part)
                 yield part
+            del part  # before the next one is made
+
+    def _add_matrix(self, matrix: ScoreMatrix) -> None:
+        self.images.update(matrix.images)
+        self.recipes.update(matrix.recipes)
+        self.metrics.add(matrix.metric)
+        self.versions |= matrix.versions
+        self.weights.update((matrix.model, digest) for digest in matrix.weights)
+        self.rows += matrix.rows
+        is_failed = np.array([text.startswith(FAILED) for text in matrix.flag_texts])
+        if is_failed.any():
+            for image, recipe in np.argwhere(is_failed[matrix.flags]).tolist():
+                self.failed_maps.add((matrix.model, matrix.recipes[recipe], matrix.images[image]))
 
     def _add(self, part: Any) -> None:
         self.run = self.run or str(part["run"].iloc[0])
@@ -59,9 +74,6 @@ class RowSummary:
         ):
             names.update(part[column].unique())
         self.weights.update(part[["model", "weights"]].drop_duplicates().itertuples(index=False, name=None))
-        flagged = part[part["flag"].fillna("") != ""]
-        room = MOST_FLAGGED - sum(map(len, self.flagged))
         self.rows += len(part)
-        self.flagged.append(flagged[:room])
-        failed = flagged[flagged["flag"].str.startswith(FAILED)]
+        failed = part[part["flag"].fillna("").str.startswith(FAILED)]
         self.failed_maps.update(failed[["model", "recipe", "image"]].itertuples(index=False, name=None))
