@@ -13,6 +13,8 @@ from sightline.errors import RecipeError
 from sightline.metrics.case import Case
 from sightline.metrics.judge import Scores, judge
 from sightline.metrics.protocols import protocol_metrics
+from sightline.models.cnn.adapter import Convolutional
+from sightline.models.cnn.layout import in_either_layout
 from sightline.models.inputs import adapt, as_batch
 from sightline.models.neuron import of_target
 from sightline.models.passes import ready
@@ -60,11 +62,15 @@ def evaluate(
     named = [metrics] if isinstance(metrics, str) else list(metrics or ())
     if protocol is not None:
         named += protocol_metrics(protocol, masks=masks is not None, method=made_by is not None)
-    with ready(adapter):
-        resolved = resolve_target(target, adapter, batch)
-        truth = None if labels is None else tuple(int(label) for label in torch.as_tensor(labels).reshape(-1))
-        enlarge = None if explained is None else explained.enlarge
-        return judge(Case(adapter, batch, resolved, maps, masks, truth, made_by, enlarge), named)
+    truth = None if labels is None else tuple(int(label) for label in torch.as_tensor(labels).reshape(-1))
+    enlarge = None if explained is None else explained.enlarge
+
+    def work() -> Scores:
+        with ready(adapter):
+            resolved = resolve_target(target, adapter, batch)
+            return judge(Case(adapter, batch, resolved, maps, masks, truth, made_by, enlarge), named)
+
+    return in_either_layout(adapter.model, work) if isinstance(adapter, Convolutional) else work()
 
 
 def _made_by(attribution: Attribution | Tensor) -> Method | None:

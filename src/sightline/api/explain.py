@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Sized
 from dataclasses import replace
+from functools import partial
 from typing import Any, overload
 
 import torch
@@ -15,6 +16,7 @@ from sightline.methods.foreign import Foreign
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
+from sightline.models.cnn.layout import in_either_layout
 from sightline.models.inputs import adapt, as_batch, batches_of, is_batches, seen_pixels
 from sightline.models.neuron import of_target
 from sightline.models.passes import all_finite, counting, full_precision, modules_of, ready
@@ -139,7 +141,9 @@ def explain(
             tensor = as_batch(adapter, batch)
             wanted = _of_batch(target, first, len(tensor)) if in_batches else target
             shown = classes[first : first + len(tensor)] if in_batches and _is_per_image(classes) else classes
-            explained.append(_explain(adapter, tensor, methods, wanted, shown, batch_size))
+            work = partial(_explain, adapter, tensor, methods, wanted, shown, batch_size)
+            network = isinstance(adapter, Convolutional)
+            explained.append(in_either_layout(adapter.model, work) if network else work())
             first += len(tensor)
             advance(1, f"{first} images")
     if isinstance(target, list | tuple | Tensor) and in_batches and len(target) not in (1, first):
@@ -385,11 +389,12 @@ def _refusal(method: str, need: str, model: Adapter) -> str:
 
 def _check_that_gradients_flow(model: Adapter) -> None:
     for module in modules_of(model.model):
-        if module._parameters and any(w is not None and w.is_inference() for w in module._parameters.values()):
-            raise UnsupportedModel(
-                f"the weights of {model.name} were made in torch.inference_mode(), where no gradient can be taken; "
-                "build or load the model outside it"
-            )
+        for weight in module._parameters.values():
+            if weight is not None and weight.is_inference():
+                raise UnsupportedModel(
+                    f"the weights of {model.name} were made in torch.inference_mode(), where no gradient can be "
+                    "taken; build or load the model outside it"
+                )
 
 
 def working(model: Adapter) -> list[str]:

@@ -43,7 +43,7 @@ def layer_and_tail(model: Adapter, images: Tensor, layer: Layer) -> LayerAndTail
         def rest(maps: Tensor, rows: list[int]) -> Tensor:
             patches = maps.flatten(2).transpose(1, 2)
             prefix = take_rows(tokens[:, : grid.prefix], rows)
-            return model.finish(model.run(torch.cat([prefix, patches], dim=1), block))
+            return model.logits_of(torch.cat([prefix, patches], dim=1), block)
 
         maps = tokens[:, grid.prefix :].transpose(1, 2).unflatten(2, (grid.height, grid.width))
         return LayerAndTail(maps, rest, 1 - block / model.depth)

@@ -76,6 +76,7 @@ class Adapter(HasOutput, ABC):
     unread: frozenset[str] = frozenset()  # what a method may need, the model may have, and no family reads yet
     attention_layers: AttentionLayers | None = None  # of a model that attends without being a plain vision transformer
     _multiple: tuple[int, int] = (1, 1)  # what the height and the width of an image have to be multiples of
+    _has_shorter_pass: bool = False  # for images of the size last accepted
     no_attention: str = ""  # why attention over tokens is not defined for the model, where it attends otherwise
 
     def __init__(
@@ -161,9 +162,19 @@ class Adapter(HasOutput, ABC):
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the logits of a batch of images, in whatever gradient mode the caller is in."""
+        if self._has_shorter_pass and (logits := self._shorter_pass(images)) is not None:
+            return logits
         spend(forward=len(images))
         self._size = (images.shape[-2], images.shape[-1])
         return self.logits(self.forward(images))
+
+    def _find_shorter_pass(self) -> bool:
+        """Tell whether the model can leave out what its logits do not depend on; a family overrides this."""
+        return False
+
+    def _shorter_pass(self, images: Tensor) -> Tensor | None:
+        """Return the logits by a pass without that; None where somebody would miss it."""
+        return None
 
     def forward(self, images: Tensor) -> Any:
         """Run the model, whatever it returns; a family overrides this where the model is not called on images alone."""
@@ -341,7 +352,7 @@ class Adapter(HasOutput, ABC):
 
     def denormalise(self, images: Tensor) -> Tensor:
         """Turn what the model is fed into pixel values in 0..1."""
-        return images * _per_channel(self.std, images) + _per_channel(self.mean, images)
+        return (images * _per_channel(self.std, images)).add_(_per_channel(self.mean, images))
 
     @property
     def image_channels(self) -> int:
@@ -379,6 +390,8 @@ class Adapter(HasOutput, ABC):
             _check_range(extremes, self.denormalise(extremes), self.name)  # no other pixel lies outside these
         self.check_size(size)
         self._size = size
+        # small images take less time than asking; now nothing is captured yet
+        self._has_shorter_pass = math.prod(size) > SMALL and self._find_shorter_pass()
         images = images.detach()
         if images.is_inference():  # autograd refuses what was made in inference mode; a copy made outside it will do
             with torch.inference_mode(False):

@@ -366,6 +366,11 @@ def _end_contexts(error: BaseException | None) -> None:
         error = error.__context__
 
 
+def is_guarded() -> bool:
+    """Tell whether this thread is inside `undone_on_error`, as all work of `explain` and `evaluate` is."""
+    return _state.noted is not None
+
+
 def is_changed() -> bool:
     """Tell whether anything in a model is watched, edited or set in this thread now; True outside `undone_on_error`."""
     return _state.noted is None or any(_state.noted.values()) or _open_modes() > 0

@@ -25,7 +25,7 @@ def run_on_tokens(model: VisionTransformer, tokens: Tensor, keep: Tensor) -> Ten
     keep = _checked(model, tokens, keep)
     prefix, patches = tokens[:, : model.prefix], tokens[:, model.prefix :]
     kept = patches.gather(1, keep[..., None].expand(-1, -1, tokens.shape[-1]))
-    return model.finish(model.run(torch.cat([prefix, kept], dim=1), keep=keep))
+    return model.logits_of(torch.cat([prefix, kept], dim=1), keep=keep)
 
 
 def _checked(model: VisionTransformer, tokens: Tensor, keep: Tensor) -> Tensor:

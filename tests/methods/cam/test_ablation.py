@@ -18,6 +18,7 @@ from torch.testing import assert_close
 import sightline
 from sightline.methods.cam.ablation import ScoreCam
 from sightline.models.passes import counting
+from sightline.perturb.tokens import run_on_tokens
 
 
 @pytest.mark.parametrize("network", reference_cnn.NAMES)
@@ -219,3 +220,39 @@ def test_ablation_takes_half_precision(tiny_cnn: nn.Module, images: Tensor) -> N
     rough = sightline.explain(tiny_cnn.bfloat16(), images.bfloat16(), "ablation_cam", target=1).map
     assert rough.dtype == torch.float32
     reference_cnn.assert_same(rough.double(), exact, 0.2)
+
+
+@pytest.mark.parametrize("variant", ["pgc", "authors", "torchcam"])
+def test_score_cam_drops_the_half_of_the_patches_where_a_channel_is_smallest(
+    variant: str, tiny_vit: nn.Module, images: Tensor
+) -> None:
+    adapter, recipe = sightline.adapt(tiny_vit), f"score_cam(variant='{variant}', blank='dropped')"
+    site = adapter.layer()
+    with torch.no_grad(), adapter.capture(site) as seen:
+        clean = adapter(images).softmax(dim=1)[:, 1]
+    maps = adapter.to_map(site, seen[site], images).flatten(2)
+    weights = torch.zeros(maps.shape[:2], dtype=maps.dtype)
+    with torch.no_grad():
+        for row, channels in enumerate(maps):
+            tokens = adapter.start(images[row : row + 1])
+            for channel, values in enumerate(channels):
+                kept = (values > values.median()).nonzero().T  # of 16 values, torch's median is the eighth
+                assert kept.shape == (1, 8)
+                weights[row, channel] = run_on_tokens(adapter, tokens, kept).softmax(dim=1)[0, 1]
+    if variant == "torchcam":
+        weights = weights - clean[:, None]
+    if variant != "authors":
+        weights = weights.softmax(dim=1)
+    want = torch.einsum("bk,bkc->bc", weights, maps)
+    method = sightline.parse(recipe)
+    with torch.no_grad(), counting() as meter:
+        got = method(adapter, images, sightline.Probability(1))
+    assert_close(got.map.flatten(1), want)
+    assert meter.passes.forward == pytest.approx(method.cost(adapter).forward * len(images))
+    assert method.cost(adapter).forward < 0.6 * sightline.parse("score_cam").cost(adapter).forward
+    assert_close(got.map[:1], method(adapter, images[:1], sightline.Probability(1)).map)
+
+
+def test_score_cam_drops_no_patches_of_a_convolutional_network(tiny_cnn: nn.Module, images: Tensor) -> None:
+    with pytest.raises(sightline.errors.UnsupportedModel, match="no tokens to drop; give a fill, such as blank='mean'"):
+        sightline.explain(tiny_cnn, images, "score_cam(blank='dropped')", target=0)

@@ -265,6 +265,29 @@ def test_where_nothing_differs_the_multiplier_is_the_derivative(tiny_cnn: nn.Mod
     assert_close(got, torch.autograd.grad(tiny_cnn(pixels)[:, 2].sum(), pixels)[0])
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "bounds"), [(nn.ReLU, (0.0, torch.inf)), (nn.ReLU6, (0.0, 6.0)), (nn.Hardtanh, (-1.0, 1.0))]
+)
+def test_a_clamp_has_its_slope_or_where_nothing_differs_its_derivative(
+    kind: Any, bounds: tuple[float, float], in_place: bool
+) -> None:
+    values = torch.tensor([-2.0, -1.0, 0.0, 0.5, 1.0, 6.0, 8.0], dtype=torch.float64)
+    image, reference = torch.cartesian_prod(values, values).unbind(dim=1)
+    reference = reference + torch.where(reference == 0.5, 1e-13, 0.0)  # no difference is too small but zero
+    leaves = [x.clone().requires_grad_() for x in (reference, image)]
+    activation, recorded = kind(inplace=in_place), multipliers.RecordCalls()
+    with recorded:
+        activation(1 * leaves[0])
+    with multipliers.DeepLiftBackward(recorded.calls):
+        got = activation(1 * leaves[1])
+    (multiplier,) = torch.autograd.grad(got.sum(), leaves[1])
+    inside = (image > bounds[0]) & (image < bounds[1])
+    secant = (image.clamp(*bounds) - reference.clamp(*bounds)) / (image - reference)
+    assert_close(got, image.clamp(*bounds))
+    assert_close(multiplier, torch.where(image == reference, inside.double(), secant), rtol=1e-12, atol=1e-12)
+
+
 # ---- captum ----------------------------------------------------------------------------------------------------------
 
 

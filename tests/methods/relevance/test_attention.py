@@ -314,3 +314,15 @@ def test_the_rules_see_what_a_half_precision_model_computed(tiny_vit: nn.Module,
     (found, *_) = run.relevance(0, Rules(), adapter.depth)
     assert found.dtype == torch.float32
     assert all(weight.dtype == torch.float32 for weight in run.traces[0].weights)
+
+
+def test_patches_that_nothing_reads_are_left_out_of_the_last_block(tiny_vit: nn.Module, images: Tensor) -> None:
+    adapter, rules = sightline.adapt(tiny_vit.double()), Rules()
+    with torch.no_grad():
+        run = run_for_relevance(adapter, images.double(), [sightline.Logit(1)], 0, gradient=False)  # type: ignore[arg-type]
+        short = run.head_relevance(0, rules)
+        whole = F.pad(short, (0, 0, 0, run.tokens.shape[1] - short.shape[1]))
+        assert short.shape[1] == adapter.prefix  # type: ignore[attr-defined]
+        for walk in (rules.attention_relevance, rules.stream_relevance):
+            for got, want in zip(walk(run.traces, short, 3), walk(run.traces, whole, 3), strict=True):
+                assert_close(got, want, rtol=1e-8, atol=1e-12)

@@ -26,6 +26,9 @@ RECIPES = (
     "kernel_shap(samples=20, segments=('grid', 4), blank='dropped')",
     "kernel_shap(samples=20, segments=((0, 0, 1), (2, 2, 1)), blank='dropped')",
     "hsic(samples=24, cells=3, blank='dropped')",
+    "rise(samples=24, cells=3, design='orthogonal', blank='dropped')",
+    "lime(samples=30, segments=('grid', 4), blank='dropped', design='orthogonal')",
+    "hsic(samples=24, cells=3, blank='dropped', variant='orthogonal')",
 )
 
 

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 import sightline
 from sightline import Logit
 from sightline.methods.gradient.full_grad import full_grad_terms
+from sightline.models.backward import libra
 from sightline.models.backward.libra import balanced
 
 every_family = pytest.mark.parametrize("name", FAMILIES)
@@ -119,6 +120,33 @@ def test_attention_passes_gradients_through_the_values_alone(tokens: Tensor) -> 
     score = (q + tokens[:, None]) @ (k + tokens[:, None]).mT / 8**0.5
     want = (score.softmax(dim=-1).mT @ torch.ones(2, 1, 5, 8, dtype=torch.float64))[:, 0]
     assert_close(fused, want)
+
+
+@pytest.mark.parametrize("scores", [1, 7 * 2 * 5, 2**20])
+@pytest.mark.parametrize("options", [{}, {"scale": 0.3}, {"attn_mask": True}, {"is_causal": True}], ids=str)
+def test_the_values_gradient_is_the_probabilities_whatever_is_computed_at_once(
+    scores: int, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libra, "SCORES", scores)
+    q, k, v, weight = torch.randn(4, 1, 2, 5, 8, dtype=torch.float64)
+    if options.get("attn_mask"):
+        options = {"attn_mask": torch.randn(5, 5, dtype=torch.float64)}
+    attend = F.scaled_dot_product_attention
+    found = gradient(lambda x: attend(q + x, k - x, x, **options) * weight, v)  # type: ignore[arg-type]
+    held = v.clone().requires_grad_()
+    (want,) = torch.autograd.grad((attend(q + v, k - v, held, **options) * weight).sum(), held)  # type: ignore[arg-type]
+    assert_close(found, want)
+
+
+@pytest.mark.parametrize("activation", [F.gelu, F.silu, F.hardswish, F.mish])
+def test_the_gate_at_zero_is_the_activations_slope_there(activation: object) -> None:
+    zeros = torch.zeros(1, 2, 3, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(activation(zeros).sum(), zeros)  # type: ignore[operator]
+    assert_close(gradient(activation, zeros), slope)
+
+
+def test_what_an_activation_returns_may_be_written_in_place(tokens: Tensor) -> None:
+    assert_close(gradient(lambda u: F.gelu(u).mul_(3), tokens), 3 * gradient(F.gelu, tokens))
 
 
 def test_multi_head_attention_as_torch_computes_it(tokens: Tensor) -> None:

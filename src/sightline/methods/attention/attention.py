@@ -68,7 +68,7 @@ def positive_weighted(
 ) -> list[list[Tensor]]:
     """Return, for each target and block, the positive part of attention times gradient, mean over heads."""
     each_target = probabilities_and_gradients(model, images, targets, start)
-    return [[(p * g).clamp(min=0).mean(dim=1) for p, g in pairs] for pairs in each_target]
+    return [[(p * g).clamp_(min=0).mean(dim=1) for p, g in pairs] for pairs in each_target]
 
 
 def read_rows(model: VisionTransformer, matrix: Tensor) -> Tensor:

@@ -13,14 +13,17 @@ from torch.nn import functional as F
 
 from sightline.errors import SiteError
 from sightline.methods.cam.base import LayerByLayerCam, weighted
+from sightline.methods.sampling.dropped import DROPPED, dropped_share, with_tokens
 from sightline.methods.scored import score_cells, scored
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
 from sightline.models.passes import in_batches
 from sightline.models.vit.adapter import VisionTransformer
+from sightline.perturb.tokens import keep_top, run_on_tokens
 from sightline.registry import METHODS
 from sightline.types import Passes, Target
 
+KEPT = 0.5  # of the patches, where Score-CAM drops the others
 TOKEN_SITES = ("input", "norm1", "attention", "norm2", "mlp", "output")
 
 
@@ -84,9 +87,9 @@ class AblationCam(LayerByLayerCam):
         def rerun(row: int, channels: Tensor) -> Tensor:
             ablated = self._without(seen[site][row].T, channels).transpose(1, 2)
             if before == site:
-                return model.finish(model.run(ablated, first))
+                return model.logits_of(ablated, first)
             with model.edit({site: ablated}):
-                return model.finish(model.run(seen[before][row].repeat(len(channels), 1, 1), first))
+                return model.logits_of(seen[before][row].repeat(len(channels), 1, 1), first)
 
         width = seen[site].shape[-1]
         logits = [each_channel(model, width, partial(rerun, row)) for row in range(len(images))]
@@ -137,7 +140,7 @@ def _relative_drop(clean: Tensor, ablated: Tensor, target: Target) -> Tensor:
     "score_cam",
     family="cam",
     cite="wang2020",
-    cost="1 forward, and 1 more per channel",
+    cost="1 forward, and 1 more per channel; half of one with blank='dropped'",
     needs=("layers",),
     parity="grad-cam ScoreCAM, CNN and ViT, 1e-5; haofanwang/Score-CAM, 1e-9",
 )
@@ -157,25 +160,35 @@ class ScoreCam(LayerByLayerCam):
         variant: "pgc", as above, corners aligned when upsampling, like the package grad-cam; "authors", as their
             code: the weights are the class probabilities themselves, and constant channels are left out;
             "torchcam": scaled before upsampling, weights from the increase of the score over that of the whole image.
+        blank: what is masked out: mean, the mean colour, in proportion, as above; or dropped: on a transformer the
+            tokens of half of the patches are left out instead, those where the channel is smallest. A token is there
+            or not, so this mask has a threshold, the channel's median, and its height above it no longer counts.
     """
 
     variant: Literal["pgc", "authors", "torchcam"] = "pgc"
+    blank: Literal["mean", "dropped"] = "mean"
 
     def maps_of(self, model: Adapter, images: Tensor, targets: Sequence[Target], site: str) -> list[Tensor]:
         channels_at(model, site)
+        if self.blank == DROPPED:
+            with_tokens(model)
         seen, clean = activations_and_logits(model, images, site)
         activation = seen[site] if isinstance(model, Convolutional) else model.to_map(site, seen[site], images)
-
-        def masked(row: int, channels: Tensor) -> Tensor:
-            return model(images[row] * self.masks(activation[row, channels], (images.shape[-2], images.shape[-1])))
-
-        width, rows = activation.shape[1], range(len(images))
-        logits = torch.stack([each_channel(model, width, partial(masked, row)) for row in rows])
+        logits = (dropped_logits if self.blank == DROPPED else self._masked_logits)(model, images, activation)
         flat = activation.flatten(2)
         if self.variant == "authors":
             targets = [scored(target, "probability", model) for target in targets]
         weights = [self._weights(flat, clean, logits, target) for target in targets]
         return [weighted(each, flat).unflatten(1, activation.shape[-2:]) for each in weights]
+
+    def _masked_logits(self, model: Adapter, images: Tensor, activation: Tensor) -> Tensor:
+        """Return the logits of each image under the mask of each channel, (batch, channel, class)."""
+        size, width = (images.shape[-2], images.shape[-1]), activation.shape[1]
+
+        def masked(row: int, channels: Tensor) -> Tensor:
+            return model(images[row] * self.masks(activation[row, channels], size))
+
+        return torch.stack([each_channel(model, width, partial(masked, row)) for row in range(len(images))])
 
     def masks(self, channels: Tensor, size: tuple[int, int]) -> Tensor:
         """Turn channels, (channel, height, width), into masks between 0 and 1, (channel, 1, H, W)."""
@@ -195,7 +208,20 @@ class ScoreCam(LayerByLayerCam):
         return increase.softmax(dim=-1)
 
     def cost_at(self, model: Adapter, count: int, sites: Sequence[str]) -> Passes:
-        return sum((score_cost(model, site) for site in sites), Passes())
+        share = dropped_share(model, KEPT) if self.blank == DROPPED else 1.0
+        return sum((score_cost(model, site, share * channels_at(model, site)) for site in sites), Passes())
+
+
+def dropped_logits(model: Adapter, images: Tensor, activation: Tensor) -> Tensor:
+    """Return the logits with only the patches where each channel, (batch, channel, height, width), is largest."""
+    model = with_tokens(model)
+    tokens, width = model.start(images), activation.shape[1]
+
+    def kept(row: int, channels: Tensor) -> Tensor:
+        keep = keep_top(activation[row, channels], KEPT)
+        return run_on_tokens(model, tokens[row].expand(len(keep), -1, -1), keep)
+
+    return torch.stack([each_channel(model, width, partial(kept, row)) for row in range(len(images))])
 
 
 def score_cost(model: Adapter, site: str, masked: float | None = None) -> Passes:

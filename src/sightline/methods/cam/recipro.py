@@ -106,7 +106,7 @@ class ReciproCam(MultiTarget):
             def work(part: slice) -> Tensor:
                 kept = {site: seen[site][row] * masks[part] for site in masked}
                 with model.edit({site: value for site, value in kept.items() if site != stream}):
-                    return model.finish(model.run(kept[stream], block))
+                    return model.logits_of(kept[stream], block)
 
             return torch.cat(in_batches(work, len(masks), model.batch))
 

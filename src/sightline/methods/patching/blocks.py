@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sightline.models.capture import Attend
-from sightline.models.vit.adapter import Block, VisionTransformer, first_path
+from sightline.models.vit.adapter import Block, VisionTransformer
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +118,9 @@ def plain_block(
     if not known or not isinstance(block.projection, nn.Linear) or block.mlp is None:
         return None
     assert weight is not None
-    plain = PlainBlock(block, weight.detach(), _bias(block), heads, (block.scale1, block.scale2))
+    plain = PlainBlock(
+        block, weight.detach(), _detached(block.queries_keys_values_bias), heads, (block.scale1, block.scale2)
+    )
     found = plain.queries_keys_values(tokens)
     if not all(_agree(got, want) for got, want in zip(found, (queries, keys, values), strict=True)):
         return None
@@ -126,15 +128,10 @@ def plain_block(
     return plain if _agree(plain.after(tokens, context), output) else None
 
 
-def _bias(block: Block) -> Tensor | None:
-    names = (("q_proj.bias", "attention.query.bias"), ("k_proj.bias", "attention.key.bias"))
-    alone = [first_path(block.attention, paths) for paths in (*names, ("v_proj.bias", "attention.value.bias"))]
-    if all(bias is not None for bias in alone):
-        return torch.cat(alone).detach()
-    joint = first_path(block.attention, ("in_proj_bias", "qkv.bias"))
-    return None if joint is None else joint.detach()
-
-
 def _agree(got: Tensor, want: Tensor) -> bool:
     rounding = torch.finfo(want.dtype).eps ** 0.75
     return got.shape == want.shape and bool((got - want).abs().max() <= rounding * want.abs().max())
+
+
+def _detached(values: Tensor | None) -> Tensor | None:
+    return None if values is None else values.detach()

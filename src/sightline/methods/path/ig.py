@@ -92,7 +92,7 @@ class IntegratedGradients(MultiTarget):
                 logits = model(points)
             else:
                 assert isinstance(model, VisionTransformer)
-                logits = model.finish(model.run(points))
+                logits = model.logits_of(points)
             scores = [target(logits) for target in targets]
         return [gradients["image"] for gradients in model.gradients_each(scores, {"image": points})]
 

@@ -65,7 +65,7 @@ def as_integrand(integrand: str | Integrand) -> Integrand:
 
 def weighted(attention: Tensor, gradient: Tensor) -> Tensor:
     """Return the positive part of attention times gradient, averaged over heads: (point, to, from)."""
-    return (attention * gradient).clamp(min=0).mean(dim=1)
+    return (attention * gradient).clamp_(min=0).mean(dim=1)
 
 
 def row_normalised(matrix: Tensor) -> Tensor:

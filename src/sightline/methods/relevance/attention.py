@@ -39,20 +39,27 @@ class _Run:
         tokens: the input of the head, (batch, token, channel).
         head: their site.
         gradients: per target, by site.
+        prefix: how many tokens come before the patches.
     """
 
     traces: list[Trace]
     tokens: Tensor
     head: str
     gradients: list[dict[str, Tensor]]
+    prefix: int
 
     def relevance(self, index: int, rules: Rules, depth: int) -> list[Tensor]:
         """Return one target's relevance of attention, (batch, head, to, from) per block, first block first."""
         return list(rules.attention_relevance(self.traces, self.head_relevance(index, rules), depth))[::-1]
 
     def head_relevance(self, index: int, rules: Rules) -> Tensor:
-        """Return one target's relevance of the tokens that leave the last block, (batch, token, channel)."""
-        return rules.head(self.tokens, full_precision(self.gradients[index][self.head]))
+        """Return one target's relevance of the tokens that leave the last block, (batch, token, channel).
+
+        Where the head reads the prefix alone, so that no patch has any, it is that of the prefix.
+        """
+        gradient = full_precision(self.gradients[index][self.head])
+        read = self.prefix if self.prefix and not gradient[:, self.prefix :].any() else None
+        return rules.head(self.tokens[:, :read], gradient[:, :read])
 
 
 def run_for_relevance(
@@ -80,7 +87,7 @@ def run_for_relevance(
     gradients = model.gradients_each(scores, seen)
     tensors = {**held, **inner}
     traces = [_trace(model, tensors, index, w) for index, w in zip(blocks, weights, strict=True)]
-    return _Run(traces, full_precision(seen[head].detach()), head, gradients)
+    return _Run(traces, full_precision(seen[head].detach()), head, gradients, model.prefix)
 
 
 def _head_alone(model: VisionTransformer, entering: Tensor, head: str) -> tuple[Mapping[str, Tensor], Tensor]:
@@ -173,7 +180,7 @@ class TransformerAttribution(MultiTarget):
             relevance = zip(
                 model.every("probabilities", start), run.relevance(index, Rules(), model.depth), strict=True
             )
-            weighted = [(gradients[name] * r).clamp(min=0).mean(dim=1) for name, r in relevance]
+            weighted = [(gradients[name] * r).clamp_(min=0).mean(dim=1) for name, r in relevance]
             attributions.append(rollout(model, images, [self._with_identity(e) for e in weighted]))
         return [replace(each, own=self.first_block(model) - start) for each in attributions]
 

@@ -18,7 +18,7 @@ leave sums unscaled.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -59,11 +59,21 @@ class Trace:
     hidden: Tensor
     mlp: Tensor
 
+    def first(self, count: int) -> Trace:
+        """Return the block behind its keys and values for its first tokens alone."""
+        by_token = ("stream", "attended", "normed2", "hidden", "mlp")
+        by_head = ("q", "attention", "context")
+        return replace(
+            self,
+            **{name: getattr(self, name)[:, :count] for name in by_token},
+            **{name: getattr(self, name)[:, :, :count] for name in by_head},
+        )
+
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
     """Divide; zero where the divisor is zero."""
-    shifted = b + 1e-9
-    return a / torch.where(shifted == 0, 1e-9, shifted) * (b != 0)
+    shifted = torch.where(b == 0, b.new_full((), torch.inf), b + 1e-9)
+    return a / torch.where(shifted == 0, b.new_full((), 1e-9), shifted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +127,13 @@ class Rules:
         return divide(first + second, x).mul_(x)
 
     def attention_relevance(self, traces: Sequence[Trace], relevance: Tensor, depth: int) -> Iterator[Tensor]:
-        """Yield the relevance of each block's probabilities, (batch, head, to, from), from the last block down."""
+        """Yield the relevance of each block's probabilities, (batch, head, to, from), from the last block down.
+
+        `relevance` is that of the tokens which leave the last block, or of its first ones if the others have none.
+        """
         for trace in reversed(traces):
             inside = self._within(trace, relevance, depth)
-            yield inside.attention
+            yield _all_tokens(inside.attention, trace)
             if trace is not traces[0]:
                 relevance = self._entering(trace, inside)
 
@@ -134,6 +147,7 @@ class Rules:
         """Propagate from a block's output to its attention."""
         # four products with every weight, where a backward pass has two
         spend(backward=2 * len(relevance) / depth)
+        trace = trace.first(relevance.shape[1])
         _, projection, first, second = trace.weights
         middle = trace.stream + trace.attended
         skip, mlp = self.add(middle, trace.mlp, relevance)
@@ -144,10 +158,12 @@ class Rules:
 
     def _entering(self, trace: Trace, inside: _Within) -> Tensor:
         """Propagate from a block's attention to its input."""
-        scores = trace.q @ trace.k.transpose(-1, -2)
-        queries, keys = self.product(trace.q, trace.k.transpose(-1, -2), scores, inside.attention)
-        joint = torch.cat([_merge(queries), _merge(keys.transpose(-1, -2)), _merge(inside.values)], dim=-1)
-        return self.clone(trace.stream, inside.skip, self.linear(trace.normed1, trace.weights[0], joint))
+        q, keys = trace.q[:, :, : inside.skip.shape[1]], trace.k.mT
+        of_queries, of_keys = self.product(q, keys, q @ keys, inside.attention)
+        heads = (_all_tokens(of_queries, trace), of_keys.mT, inside.values)
+        joint = torch.cat([_merge(each) for each in heads], dim=-1)
+        skip = _all_tokens(inside.skip, trace)
+        return self.clone(trace.stream, skip, self.linear(trace.normed1, trace.weights[0], joint))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,6 +179,11 @@ class _Within:
     skip: Tensor
     attention: Tensor
     values: Tensor
+
+
+def _all_tokens(relevance: Tensor, trace: Trace) -> Tensor:
+    """Add the tokens that have no relevance to (..., token, ·)."""
+    return F.pad(relevance, (0, 0, 0, trace.stream.shape[1] - relevance.shape[-2]))
 
 
 def _merge(heads: Tensor) -> Tensor:

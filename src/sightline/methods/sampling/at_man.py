@@ -79,9 +79,8 @@ class AttentionManipulation(MultiTarget):
 
 
 def _tokens_and_logits(model: VisionTransformer, images: Tensor) -> tuple[Tensor, Tensor]:
-    with model.capture("block.0.input") as seen:
-        logits = model(images)
-    return seen["block.0.input"], logits
+    tokens = model.start(images)
+    return tokens, model.finish(model.run(tokens))  # every block whole, as those with suppressed scores run
 
 
 def suppression(tokens: Tensor, prefix: int, factor: float, kappa: float | None) -> Tensor:

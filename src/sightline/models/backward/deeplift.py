@@ -34,6 +34,7 @@ _MAX_POOLS = [f"{kind}max_pool{axes}d" for kind in ("", "adaptive_") for axes in
 POOLS = {*_MAX_POOLS, *(f"{name}_with_indices" for name in _MAX_POOLS), "amax", "max"}
 RULES: dict[str, rules.Rule] = {
     **dict.fromkeys(ELEMENTWISE, rules.elementwise_call),
+    **dict.fromkeys(rules.BOUNDS, rules.clamp_call),
     **dict.fromkeys(PRODUCTS, rules.product),
     **dict.fromkeys(QUOTIENTS, rules.quotient),
     **dict.fromkeys(POOLS, rules.pool),
@@ -110,8 +111,12 @@ class DeepLiftBackward(_Intercepted):
                 f"the model calls {name!r} on the image where it calls {recorded!r} on the baseline; DeepLIFT needs "
                 "the same calls on both: use ig or ixg here"
             )
+        in_place = _is_in_place(func, name, call)
+        if in_place and name in ELEMENTWISE:
+            rule = rules.clamp_call if name in rules.BOUNDS else rules.elementwise_call
+            return rule(func, call, baseline, in_place=True)
         value = RULES[name](func, call, baseline)
-        return call[0][0].copy_(value) if _is_in_place(func, name, call) else value
+        return call[0][0].copy_(value) if in_place else value
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]

@@ -16,6 +16,8 @@ from torch import Tensor
 
 from sightline.models.backward.custom import custom_backward, named, run, split_input, tensors, unchanged
 
+CHANNELS_LAST = (0, 2, 3, 1)  # axes of images in the order in which they lie in memory
+BOUNDS = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}  # of activations that clamp
 SMALL = 1e-10  # differences below this share of the values, or of one, are too small to divide by
 
 
@@ -44,16 +46,35 @@ def with_backward_of(value: Tensor, surrogate: Tensor) -> Tensor:
     return custom_backward(lambda: value, unchanged, surrogate.to(value.dtype))
 
 
-def elementwise(x: Paired, function: Callable[[Tensor], Tensor], *, alike: bool = True) -> Paired:
+def elementwise(
+    x: Paired, function: Callable[[Tensor], Tensor], *, alike: bool = True, in_place: bool = False
+) -> Paired:
     r"""Apply an elementwise function; its multiplier is the slope :math:`(f(x) - f(x')) / (x - x')`.
 
     The function must not write into what it is given. `alike` says that it does the same to every value, wherever that
-    stands.
+    stands. With `in_place` the value is written into the image's, as the call itself does.
     """
     inside = x.image.detach()
     value, low = function(inside), function(x.baseline)
     slope = _slope(Paired(inside, x.baseline), Paired(value, low), function, alike=alike)
-    return Paired(_multiplied(value, x.image, slope), low)
+    return Paired(_multiplied(value, x.image, slope, in_place=in_place), low)
+
+
+def clamp(
+    x: Paired, function: Callable[[Tensor], Tensor], bounds: tuple[float, float], *, in_place: bool = False
+) -> Paired:
+    r"""Clamp values, as a ReLU does; the slope is that of any elementwise function.
+
+    Values are clamped without rounding, so that no difference is too small to divide by, except zero: 0 / 0 is no
+    number, and the derivative stands there.
+    """
+    inside = x.image.detach()
+    value, low = function(inside), function(x.baseline)
+    slope = (value - low).div_(inside - x.baseline)
+    if slope.sum().isnan():
+        local = torch.ops.aten.hardtanh_backward(slope.new_ones(()).expand_as(slope), inside, *bounds)
+        slope = torch.where(slope.isnan(), local, slope)
+    return Paired(_multiplied(value, x.image, slope, in_place=in_place), low)
 
 
 def square(x: Paired) -> Paired:
@@ -68,9 +89,10 @@ def reciprocal(x: Paired) -> Paired:
     return Paired(_multiplied(value, x.image, -value * low), low)
 
 
-def _multiplied(value: Tensor, x: Tensor, multiplier: Tensor) -> Tensor:
+def _multiplied(value: Tensor, x: Tensor, multiplier: Tensor, *, in_place: bool = False) -> Tensor:
     """Return a value whose backward multiplies by a given multiplier."""
-    return custom_backward(lambda: value, lambda gradient, saved: (gradient * saved,), x, saved=(multiplier,))
+    multiply = lambda gradient, saved: (gradient * saved,)  # noqa: E731
+    return custom_backward(lambda: value, multiply, x, saved=(multiplier,), in_place=in_place)
 
 
 def _slope(x: Paired, y: Paired, function: Callable[[Tensor], Tensor], *, alike: bool) -> Tensor:
@@ -79,15 +101,42 @@ def _slope(x: Paired, y: Paired, function: Callable[[Tensor], Tensor], *, alike:
     size, least = difference.abs_(), _least(difference.dtype)
     if size.amin() > least:  # whatever the values are; only where it is not, they matter
         return slope
-    few = (size > least).logical_not_().flatten().nonzero()[:, 0]  # NaN as well
-    return slope.flatten().index_copy_(0, few, _small_slope(x, y, few, function, alike=alike)).view(slope.shape)
+    few, order = (size > least).logical_not_(), _order_in_memory(slope)  # NaN as well
+    places = few.permute(order).flatten().nonzero()[:, 0]
+    corrected = (
+        slope.permute(order).flatten().index_copy_(0, places, _small_slope(x, y, places, order, function, alike=alike))
+    )
+    return corrected.view([slope.shape[axis] for axis in order]).permute(_inverse(order))
 
 
-def _small_slope(x: Paired, y: Paired, few: Tensor, function: Callable[[Tensor], Tensor], *, alike: bool) -> Tensor:
-    """Return the slope at some places whose difference is small: the derivative where it is too small to divide by."""
-    inside, outside = (each.apply(lambda t: t.flatten()[few]) for each in (x, y))
+def _order_in_memory(values: Tensor) -> tuple[int, ...]:
+    """Return the axes in the order in which they lie in memory, so that a flat tensor of them is no copy."""
+    if values.ndim == 4 and not values.is_contiguous() and values.is_contiguous(memory_format=torch.channels_last):
+        return CHANNELS_LAST
+    return tuple(range(values.ndim))
+
+
+def _inverse(order: tuple[int, ...]) -> list[int]:
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
+def _small_slope(
+    x: Paired,
+    y: Paired,
+    places: Tensor,
+    order: tuple[int, ...],
+    function: Callable[[Tensor], Tensor],
+    *,
+    alike: bool,
+) -> Tensor:
+    """Return the slope at some places whose difference is small: the derivative where it is too small to divide by.
+
+    Places are counted along the axes in this order.
+    """
+    inside, outside = (each.apply(lambda t: t.permute(order).flatten()[places]) for each in (x, y))
     difference = _difference(inside)
-    local = _derivative(function, inside.image) if alike else _derivative(function, x.image).flatten()[few]
+    local = _derivative(function, inside.image if alike else x.image)
+    local = local if alike else local.permute(order).flatten()[places]
     local = local.nan_to_num_(0, 0, 0)  # an infinite slope, as a root has at zero, would be multiplied by zero
     if not difference.any():  # as where channels are dead
         return local
@@ -175,12 +224,22 @@ def log_softmax(x: Paired, dim: int) -> Paired:
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
 
-def elementwise_call(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:
+def elementwise_call(func: Callable[..., Any], call: Call, baseline: Call, *, in_place: bool = False) -> Tensor:
     """Any elementwise call."""
     x, rest, options = split_input(*call)
     low, _, _ = split_input(*baseline)
     alike = not any(True for _ in tensors((rest, options)))  # a PReLU has a slope for each channel
-    return elementwise(Paired(x, low), _not_in_place(func, rest, options), alike=alike).image
+    return elementwise(Paired(x, low), _not_in_place(func, rest, options), alike=alike, in_place=in_place).image
+
+
+def clamp_call(func: Callable[..., Any], call: Call, baseline: Call, *, in_place: bool = False) -> Tensor:
+    """A ReLU, or another activation that clamps."""
+    x, rest, options = split_input(*call)
+    low, _, _ = split_input(*baseline)
+    name = func.__name__.strip("_")
+    given = named(("min_val", "max_val", "inplace"), rest, options) if name == "hardtanh" else {}
+    bounds = given.get("min_val", BOUNDS[name][0]), given.get("max_val", BOUNDS[name][1])
+    return clamp(Paired(x, low), _not_in_place(func, rest, options), bounds, in_place=in_place).image
 
 
 def _not_in_place(func: Callable[..., Any], rest: tuple[Any, ...], options: Options) -> Callable[[Tensor], Tensor]:

@@ -28,6 +28,7 @@ from torch.overrides import TorchFunctionMode
 
 from sightline.models.vit.multi_head import fused, multi_head
 
+SCORES = 2**20  # of attention that are computed again at once: they stay in the processor's cache
 Preset = Literal["libra", "libra_unit", "attn_lrp", "ali_lrp"]
 
 
@@ -113,15 +114,40 @@ class _HeldGate(torch.autograd.Function):
     """A gated activation, with the gradient of its argument times the gate as a constant."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, compute: Callable[[Tensor], Tensor], gate: Callable[[Tensor], Tensor]) -> Tensor:
-        ctx.gate = gate
-        ctx.save_for_backward(u)
-        return compute(u)
+    def forward(ctx: Any, u: Tensor, compute: Callable[[Tensor], Tensor], at_zero: float) -> Tensor:
+        value = compute(u)
+        ctx.save_for_backward((value / u).nan_to_num_(nan=at_zero))  # not the value: the next call may write in place
+        return value
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (u,) = ctx.saved_tensors
-        return gradient * ctx.gate(u.detach()), None, None
+        (gate,) = ctx.saved_tensors
+        return gradient * gate, None, None
+
+
+class _HeldAttention(torch.autograd.Function):
+    """Torch's own attention, with the gradient of its values alone: the probabilities are constants.
+
+    The fused kernel's backward computes the gradients of queries and keys as well, wanted or not. Here probabilities
+    are computed again, a number of queries at a time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, compute: Callable[..., Tensor], scale: float) -> Tensor:
+        ctx.scale = scale
+        ctx.save_for_backward(q, k)
+        return compute(q, k, v)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, Tensor, None, None]:
+        q, k = ctx.saved_tensors
+        rows = max(1, SCORES // (k.shape[-2] * math.prod(k.shape[:-2])))
+        total: Tensor | None = None
+        for some, of_some in zip((q * ctx.scale).split(rows, dim=-2), gradient.split(rows, dim=-2), strict=True):
+            part = (some @ k.mT).softmax(dim=-1).mT @ of_some
+            total = part if total is None else total.add_(part)
+        assert total is not None
+        return None, None, total, None, None
 
 
 def _swap(value: Tensor, surrogate: Tensor) -> Tensor:
@@ -148,6 +174,8 @@ class _Balanced(TorchFunctionMode):
         if func in _NORMS:
             return _NORMS[func](func, args, kwargs)
         if func is F.scaled_dot_product_attention:
+            if self.rules.attention == "constant" and args[2].requires_grad and _attends_plainly(*args, **kwargs):
+                return _held_attention(func, args, kwargs)
             q, k, v = self._heads(*args[:3])
             return func(q, k, v, *args[3:], **kwargs)
         if func is F.multi_head_attention_forward and self._needs_gradient(args):
@@ -172,6 +200,29 @@ class _Balanced(TorchFunctionMode):
 
     def _needs_gradient(self, args: tuple[Any, ...]) -> bool:
         return any(isinstance(x, Tensor) and x.requires_grad for x in args[:3])
+
+
+def _attends_plainly(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> bool:
+    """Tell whether the probabilities of an attention follow from its queries and keys alone."""
+    alike = q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
+    return alike and attn_mask is None and not dropout_p and not is_causal
+
+
+def _held_attention(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+    q, k, v = args[:3]
+    scale = args[6] if len(args) > 6 else kwargs.get("scale")
+    compute = lambda q, k, v: func(q, k, v, *args[3:], **kwargs)  # noqa: E731
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    return _HeldAttention.apply(q.detach(), k.detach(), v, compute, factor)  # type: ignore[no-untyped-call]
 
 
 def _layer_norm(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -226,13 +277,7 @@ def _gated(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
     if not args[0].requires_grad:
         return func(*args, **options)
     compute = lambda u: func(u, *args[1:], **options)  # noqa: E731
-    return _HeldGate.apply(args[0], compute, lambda u: _GATED[func](u, kwargs))  # type: ignore[no-untyped-call]
-
-
-def _gelu_gate(u: Tensor, options: Any) -> Tensor:
-    if options.get("approximate", "none") == "tanh":
-        return 0.5 * (1 + (math.sqrt(2 / math.pi) * (u + 0.044715 * u**3)).tanh())
-    return (u * math.sqrt(0.5)).erf_().add_(1).mul_(0.5)
+    return _HeldGate.apply(args[0], compute, _GATED[func])  # type: ignore[no-untyped-call]
 
 
 def _ratio(value: Tensor, x: Tensor) -> Tensor:
@@ -259,12 +304,8 @@ _NORMS: dict[Callable[..., Any], _Handler] = {
     torch.rsqrt: _detached_output,  # norms written out step by step
     Tensor.rsqrt: _detached_output,
 }
-_GATED: dict[Callable[..., Any], Callable[[Tensor, Any], Tensor]] = {
-    F.gelu: _gelu_gate,
-    F.silu: lambda u, _: u.sigmoid(),
-    F.hardswish: lambda u, _: F.hardsigmoid(u),
-    F.mish: lambda u, _: F.softplus(u).tanh(),
-}
+# the gate of each activation where its argument is zero; elsewhere it is the value over the argument
+_GATED: dict[Callable[..., Any], float] = {F.gelu: 0.5, F.silu: 0.5, F.hardswish: 0.5, F.mish: 0.6}
 _GATES = frozenset({torch.sigmoid, Tensor.sigmoid, F.sigmoid, torch.tanh, Tensor.tanh, torch.erf, Tensor.erf})
 _SOFTMAX = frozenset({torch.softmax, F.softmax, Tensor.softmax})
 _PRODUCTS = frozenset({torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__})

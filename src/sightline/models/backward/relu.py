@@ -95,8 +95,11 @@ class _GuidedReLU(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
-        passed = gradients[0].clamp(min=0) if ctx.mode.guiding else gradients[0]
-        if ctx.mode.gated:
-            (value,) = ctx.saved_tensors
-            passed = torch.ops.aten.hardtanh_backward(passed, value, 0, ctx.maximum)
+        (gradient,) = gradients
+        if not ctx.mode.gated:
+            return gradient.clamp(min=0) if ctx.mode.guiding else gradient, None, None, None, None
+        (value,) = ctx.saved_tensors
+        passed: Tensor = torch.ops.aten.hardtanh_backward(gradient, value, 0, ctx.maximum)
+        if ctx.mode.guiding:
+            passed = passed.clamp(min=0) if torch.is_grad_enabled() else passed.clamp_(min=0)  # it is nobody else's
         return passed, None, None, None, None

@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from sightline.errors import InputError, SiteError
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site
+from sightline.models.cnn.layout import in_its_layout, takes_channels_last
 from sightline.models.cnn.steps import Plan, Step
 from sightline.models.memory import IMAGES
 from sightline.models.passes import spend
@@ -38,6 +39,8 @@ from sightline.models.survey import (
 )
 from sightline.registry import unknown
 from sightline.types import Target, TokenGrid
+
+T = TypeVar("T")
 
 
 class Convolutional(Adapter):
@@ -157,7 +160,7 @@ class Convolutional(Adapter):
 
     def forward(self, images: Tensor) -> Any:
         self._note_size(images)
-        return super().forward(images)
+        return self._laid(super().forward, images)
 
     def grid_of(self, images: Tensor) -> TokenGrid:
         return self.grid_at(images, self.cam_layer)
@@ -206,6 +209,14 @@ class Convolutional(Adapter):
 
     def _note_size(self, images: Tensor) -> None:
         self._size = (images.shape[-2], images.shape[-1])
+
+    def takes_channels_last(self, images: Tensor) -> bool:
+        """Tell whether the model runs on images of this shape in the memory format channels last."""
+        return takes_channels_last(self.model, images.shape[1:])
+
+    def _laid(self, run: Callable[[Tensor], T], x: Tensor) -> T:
+        """Run the model, or a part of it, on images or an activation in the memory format that suits it."""
+        return in_its_layout(self.model, run, x, (self.image_channels, *self._size))
 
     def _survey(self, size: Size) -> Survey:
         """Survey the modules on a weightless copy or, where that fails, on the model; cached per model."""
@@ -274,9 +285,7 @@ class Stepwise(Convolutional):
         position = self._at(site)
         self._note_size(images)
         spend(forward=len(images) * self.share(site))
-        x = images
-        for step in self.steps[: position + 1]:
-            x = step.run(x)
+        x = self._laid(partial(self._run, self.steps[: position + 1]), images)
         return x.permute(0, 3, 1, 2) if self.steps[position].channels_last else x
 
     def between(self, activation: Tensor, first: str, last: str) -> Tensor:
@@ -294,10 +303,17 @@ class Stepwise(Convolutional):
     def _onward(self, activation: Tensor, position: int, end: int) -> Tensor:
         """Run the steps after a position on an activation, channels second, that they must not write into."""
         rest = self.steps[position + 1 : end]
-        x = activation.permute(0, 2, 3, 1) if self.steps[position].channels_last else activation
-        if any(step.writes for step in rest):
-            x = x.clone()
-        for step in rest:
+
+        def run(x: Tensor) -> Tensor:
+            kept = any(step.writes for step in rest) and _is_view(x, activation)
+            x = x.clone() if kept else x
+            return self._run(rest, x.permute(0, 2, 3, 1) if self.steps[position].channels_last else x)
+
+        return self._laid(run, activation)
+
+    @staticmethod
+    def _run(steps: Sequence[Step], x: Tensor) -> Tensor:
+        for step in steps:
             x = step.run(x)
         return x
 
@@ -388,3 +404,8 @@ class Stepwise(Convolutional):
 
     def _measure_steps(self, model: nn.Module, image: Tensor) -> tuple[StepMeasurement, ...]:
         return measure_steps([step.run for step in self._plan(model).steps], image)
+
+
+def _is_view(x: Tensor, of: Tensor) -> bool:
+    """Tell whether a tensor lies in the memory of another."""
+    return x.untyped_storage().data_ptr() == of.untyped_storage().data_ptr()

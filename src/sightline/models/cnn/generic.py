@@ -176,7 +176,7 @@ class GenericConvolutional(Convolutional):
 
         try:
             with watch(self.sites, {**changes, site: stop}):
-                self.model(images)
+                self._laid(self.model, images)
         except _Reached:
             return self.to_map(site, activations[0], images)
         raise SiteError(f"{self.name} ran without reaching {site!r}; its structure changes from one image to the next")
@@ -184,10 +184,10 @@ class GenericConvolutional(Convolutional):
     def _replay(self, activation: Tensor, site: str, blanks: int) -> Tensor:
         """Run the model on blank images, their activation at a cut replaced."""
         with watch(self.sites, self._replacement(activation, site)):
-            return self.logits(self.model(self._blank(blanks)))
+            return self.logits(self._laid(self.model, self._blank(blanks)))
 
     def _replacement(self, activation: Tensor, site: str) -> dict[str, Change]:
-        native = self.from_map(site, activation)
+        native = self.from_map(site, self._laid(lambda laid: laid, activation))
         return {site: lambda _blank: native.clone()}
 
     def _blank(self, count: int) -> Tensor:

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from sightline.errors import InputError, SiteError
 from sightline.models.adapter import Adapter
 from sightline.models.capture import ATTENTION_PLACES, Attend, Site, attend, watch
-from sightline.models.passes import spend
+from sightline.models.passes import is_guarded, spend
+from sightline.models.vit.last_block import LastBlock, find_last_block, is_watched
 from sightline.types import TokenGrid
 
 
@@ -84,6 +85,23 @@ class Block:
             return torch.cat(alone)
         return first_path(self.attention, ("in_proj_weight", "qkv.weight"))  # type: ignore[no-any-return]
 
+    @property
+    def queries_keys_values_bias(self) -> Tensor | None:
+        """The biases of the same, None where there are none or they cannot be found."""
+        names = (("q_proj.bias", "attention.query.bias"), ("k_proj.bias", "attention.key.bias"))
+        alone = [first_path(self.attention, paths) for paths in (*names, ("v_proj.bias", "attention.value.bias"))]
+        if all(bias is not None for bias in alone):
+            return torch.cat(alone)
+        return first_path(self.attention, ("in_proj_bias", "qkv.bias"))  # type: ignore[no-any-return]
+
+    @property
+    def attention_weights(self) -> list[Tensor]:
+        """The weights and biases that these two are made of."""
+        makers = ("q_proj", "k_proj", "v_proj", "attention.query", "attention.key", "attention.value", "qkv")
+        paths = [f"{maker}.{kind}" for maker in makers for kind in ("weight", "bias")]
+        found = [first_path(self.attention, (path,)) for path in (*paths, "in_proj_weight", "in_proj_bias")]
+        return [tensor for tensor in found if tensor is not None]
+
 
 class VisionTransformer(Adapter):
     """A plain vision transformer: an embedding, equal blocks, a pooled classifier.
@@ -105,6 +123,8 @@ class VisionTransformer(Adapter):
     final_norm: nn.Module | None
     prefix: int
     patch: tuple[int, int]
+    blocks_see_positions: bool = False  # whether blocks are handed rotary tables or biases beside the tokens
+    _last_block: LastBlock | None = None  # where it can be run for the prefix alone
 
     # ---- what each family defines ------------------------------------------------------------------------------------
 
@@ -122,6 +142,23 @@ class VisionTransformer(Adapter):
         """Turn the tokens that leave the last block into logits."""
 
     # ---- what follows ----------------------------------------------------------------------------------
+
+    def _find_shorter_pass(self) -> bool:
+        self._last_block = find_last_block(self)
+        return self._last_block is not None
+
+    def _shorter_pass(self, images: Tensor) -> Tensor | None:
+        """Return the logits by a pass whose last block runs for the prefix alone, where nobody watches the rest."""
+        last = self._unwatched_last_block()
+        if last is None:
+            return None
+        spend(forward=len(images))
+        return self.finish(last(self._entering(Site(self.blocks[-1].module, "input"), images)))
+
+    def _unwatched_last_block(self) -> LastBlock | None:
+        if not self._has_shorter_pass or not is_guarded() or is_watched(self):
+            return None  # whoever calls the adapter directly gets what the model gives, to the last digit
+        return self._last_block
 
     @property
     def pooling_attention(self) -> nn.Module | None:
@@ -153,6 +190,11 @@ class VisionTransformer(Adapter):
 
     def start(self, images: Tensor) -> Tensor:
         """Return X_0, the tokens that enter the first block, shape (batch, token, channel)."""
+        spend(forward=0.0)  # the embedding is one matrix product: it costs next to nothing and counts as nothing
+        return self._entering(self.entry, images)
+
+    def _entering(self, site: Site, images: Tensor) -> Tensor:
+        """Run the model until it reaches a site; return the tokens there."""
         entered: list[Tensor] = []
         self._size = (images.shape[-2], images.shape[-1])
 
@@ -160,13 +202,12 @@ class VisionTransformer(Adapter):
             entered.append(tokens)
             raise _Reached
 
-        spend(forward=0.0)  # the embedding is one matrix product: it costs next to nothing and counts as nothing
         try:
-            with watch({"entry": self.entry}, {"entry": stop}):
+            with watch({"site": site}, {"site": stop}):
                 self.forward(images)
         except _Reached:
             return entered[0]
-        raise SiteError(f"{self.name} ran without reaching its first block; its structure is not the one it claims")
+        raise SiteError(f"{self.name} ran without reaching its blocks; its structure is not the one it claims")
 
     def run(self, tokens: Tensor, first: int = 0, last: int | None = None, *, keep: Tensor | None = None) -> Tensor:
         """Run blocks `first` up to, not including, `last`.
@@ -175,11 +216,24 @@ class VisionTransformer(Adapter):
         with rotary positions need it.
         """
         last = self.depth if last is None else last
-        share = tokens.shape[1] / self._full if self._full else 1.0
         for index in range(first, last):
             tokens = self.step(tokens, index, keep)
-        spend(forward=len(tokens) * (last - first) / self.depth * min(share, 1.0))
+        self._spend_blocks(tokens, last - first)
         return tokens
+
+    def _spend_blocks(self, tokens: Tensor, count: int) -> None:
+        share = tokens.shape[1] / self._full if self._full else 1.0
+        spend(forward=len(tokens) * count / self.depth * min(share, 1.0))
+
+    def logits_of(self, tokens: Tensor, first: int = 0, *, keep: Tensor | None = None) -> Tensor:
+        """Return the logits of tokens that enter block `first`: `finish` of `run`, the last block as in a call."""
+        last = self._unwatched_last_block()
+        if last is None or first == self.depth:
+            return self.finish(self.run(tokens, first, keep=keep))
+        self._spend_blocks(tokens, self.depth - first)
+        for index in range(first, self.depth - 1):
+            tokens = self.step(tokens, index, keep)
+        return self.finish(last(tokens))
 
     @contextmanager
     def attend(self, changes: Mapping[int, Attend]) -> Iterator[None]:

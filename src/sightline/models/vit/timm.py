@@ -79,6 +79,8 @@ class TimmVisionTransformer(VisionTransformer):
 class TimmEva(TimmVisionTransformer):
     """timm's Eva: as a vision transformer, with rotary positions handed to every block."""
 
+    blocks_see_positions = True
+
     def step(self, tokens: Tensor, index: int, keep: Tensor | None) -> Tensor:
         if index == 0:
             tokens = self.model.norm_pre(tokens)
@@ -110,6 +112,8 @@ class TimmNaFlex(TimmEva):
 
 class TimmBeit(TimmVisionTransformer):
     """timm's Beit: as a vision transformer, with a bias for the relative position of two tokens in every attention."""
+
+    blocks_see_positions = True
 
     def _first(self, model: Any) -> nn.Module:
         return model.blocks[0]  # type: ignore[no-any-return]  # the dropout before it is the identity outside training

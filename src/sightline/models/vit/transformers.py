@@ -161,6 +161,8 @@ class TransformersVit(VisionTransformer):
 class TransformersDinov3(TransformersVit):
     """DINOv3: rotary positions, made from the image's size, are handed to every block."""
 
+    blocks_see_positions = True
+
     def step(self, tokens: Tensor, index: int, keep: Tensor | None) -> Tensor:
         image = tokens.new_empty(1, 1, *self.seen_grid.image)  # its shape, type and device are all that is read
         rotary = tuple(gather_rotary(table, keep) for table in self.trunk.rope_embeddings(image))
@@ -169,6 +171,8 @@ class TransformersDinov3(TransformersVit):
 
 class TransformersBeit(TransformersVit):
     """BEiT: a bias for the relative position of two tokens, shared by the blocks or each block's own."""
+
+    blocks_see_positions = True
 
     def step(self, tokens: Tensor, index: int, keep: Tensor | None) -> Tensor:
         grid = self.seen_grid

@@ -29,6 +29,7 @@ class WrappedTransformer(VisionTransformer):
         self.inner = inner
         self.blocks, self.entry, self.final_norm = inner.blocks, inner.entry, inner.final_norm
         self.prefix, self.patch = inner.prefix, inner.patch
+        self.blocks_see_positions = inner.blocks_see_positions
 
     @property
     def pool(self) -> str:
