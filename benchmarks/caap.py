@@ -20,6 +20,7 @@ import sightline
 from sightline.methods.patching.caap import Caap
 from sightline.methods.patching.e_caap import EfficientCaap
 from sightline.methods.patching.neighbourhood import neighbourhoods
+from sightline.models.passes import ready
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import Method
 
@@ -79,7 +80,7 @@ def main() -> None:
         tasks[f"{recipe}, batch of {BATCH}"] = (lambda m=method: m(model, images, target), BATCH)  # type: ignore[misc]
         tasks[f"{recipe}, one image"] = (lambda m=method: m(model, images[:1], target), 1)  # type: ignore[misc]
     taken: dict[str, list[float]] = {name: [] for name in tasks}
-    with torch.no_grad(), model.evaluating():
+    with ready(model):
         for round_ in range(arguments.repeats + 1):
             for name, (work, count) in tasks.items():
                 spent = seconds(work) / count

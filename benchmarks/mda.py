@@ -45,13 +45,18 @@ def load(name: str, weights: Path | None) -> sightline.Adapter:
     return sightline.adapt(model.eval())
 
 
-def photographs(model: sightline.Adapter, folder: Path, count: int, sure: float) -> Iterator[tuple[str, Tensor, int]]:
-    """Yield name, image and class of the first photographs that the model is sure of."""
+def photographs(
+    model: sightline.Adapter, folder: Path, skip: int, count: int, sure: float
+) -> Iterator[tuple[str, Tensor, int]]:
+    """Yield name, image and class of `count` photographs that the model is sure of, after the first `skip` of them."""
     with (folder / "labels.csv").open(encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
             found = [path for path in (folder / row["file"], folder / "images" / row["file"]) if path.is_file()]
             image, label = as_batch(model, found[:1]), int(row["label"])
             if model.predict(image).softmax(dim=-1)[0, label] < sure:
+                continue
+            if skip:
+                skip -= 1
                 continue
             yield row["file"], image, label
             count -= 1
@@ -124,6 +129,7 @@ def table(rows: Rows, recipes: list[str], images: list[str]) -> Table:
 def arguments() -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--photographs", type=int, default=20)
+    parser.add_argument("--skip", type=int, default=0, help="photographs that were measured elsewhere")
     parser.add_argument("--model", default="vit_tiny_patch16_224")
     parser.add_argument("--weights", type=Path, help="safetensors file; downloaded by timm where it is not given")
     parser.add_argument("--folder", type=Path, default=Path("../shared/data/imagenet-samples"))
@@ -145,7 +151,7 @@ def main() -> None:
     if not options.show:
         model = load(options.model, options.weights)
         model.batch = options.batch
-        for name, image, label in photographs(model, options.folder, options.photographs, options.sure):
+        for name, image, label in photographs(model, options.folder, options.skip, options.photographs, options.sure):
             for recipe in options.recipes:
                 if (name, recipe) in rows:
                     continue

@@ -6,8 +6,8 @@ least. The claim: a mask costs at most 0.6 of it, whole calls included: clean pa
 Masks are counted once each where they occur several times. Run with ``python benchmarks/token_dropping.py [MODEL]
 [--repeats 5] [--masks 256]``; MODEL is a model id, by default timm's vit_tiny_patch16_224 with random weights.
 
-With ``--filled`` it measures instead how much faster `rise`, `lime`, `kernel_shap` and `hsic` are with
-``blank='dropped'`` than with a fill, whole calls by the processor's time; claimed: 1.8 times.
+With ``--filled`` it measures instead how much faster `rise`, `lime`, `kernel_shap`, `hsic` and `score_cam` are with
+``blank='dropped'`` than with a fill, whole calls by the processor's time; claimed: 1.8 times. ``--only`` names some.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -37,13 +37,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--masks", type=int, default=256)
     parser.add_argument("--filled", action="store_true", help="compare dropping with filling")
+    parser.add_argument("--only", nargs="*", default=[], help="names of methods, with --filled")
     asked = parser.parse_args()
     model = sightline.load(asked.model, pretrained=asked.model.startswith("file:"))
     assert isinstance(model, VisionTransformer)
     height, width = model.input_size or (224, 224)
     images = torch.randn(max(BATCHES), 3, height, width, generator=torch.Generator().manual_seed(0))
     if asked.filled:
-        return compare_with_fills(model, images[:1], asked.masks, asked.repeats)
+        return compare_with_fills(model, images[:1], asked.masks, asked.repeats, asked.only)
     with torch.no_grad(), model.evaluating():
         tasks: dict[str, Task] = {f"forward, batch of {n}": (lambda n=n: model(images[:n]), float(n)) for n in BATCHES}  # type: ignore[misc]
         tasks |= {recipe: whole(model, images[:1], recipe) for recipe in ("mutex", f"tis(samples={asked.masks})")}
@@ -52,15 +53,18 @@ def main() -> None:
     report(model, taken, {name: count for name, (_, count) in tasks.items()})
 
 
-def compare_with_fills(model: VisionTransformer, image: Tensor, masks: int, repeats: int) -> None:
+def compare_with_fills(model: VisionTransformer, image: Tensor, masks: int, repeats: int, only: Sequence[str]) -> None:
     """Print how much longer each sampling method takes with a fill than with dropped tokens."""
     recipes = (
         f"rise(samples={masks}, blank={{}})",
         f"lime(samples={masks}, segments=('grid', 7), blank={{}})",
         f"kernel_shap(samples={masks}, segments=('grid', 7), blank={{}})",
         f"hsic(samples={masks}, blank={{}})",
+        "score_cam(blank={})",
     )
     for recipe in recipes:
+        if only and recipe.partition("(")[0] not in only:
+            continue
         methods = [sightline.parse(recipe.format(blank)) for blank in ("'mean'", "'dropped'")]
         with torch.no_grad(), model.evaluating():
             tasks: dict[str, Task] = {

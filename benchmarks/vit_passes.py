@@ -2,8 +2,9 @@
 
 Methods, the model's own forward pass and its forward and backward pass to the pixels run in one process in turn, in
 processor time of one thread; each round gives a ratio, and the table shows the median of the ratios and quartiles.
-The model's parameters ask for gradients, as they do when a model is loaded. ``iia2`` is measured with few steps and
-compared with the authors' count of passes for as many, (n + 1)² + (n + 1) forward and backward passes.
+Methods run as ``sightline.explain`` runs them. The model's parameters ask for gradients, as they do when a model is
+loaded. ``iia2`` is measured with few steps and compared with the authors' count of passes for as many,
+(n + 1)² + (n + 1) forward and backward passes.
 
 Run with ``python benchmarks/vit_passes.py [MODEL] [--repeats 7] [--batch 4] [--only caap gae] [--memory]``; MODEL is a
 model id, by default timm's vit_tiny_patch16_224 with random weights. With ``--memory`` the peak that each method adds
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor
 
 import sightline
+from sightline.models.passes import ready
 from sightline.models.vit.adapter import VisionTransformer
 
 STEPS = 2  # of iia2: its passes grow with their square
@@ -86,7 +88,7 @@ def measure(model: VisionTransformer, images: Tensor, goals: list[Goal], repeats
     methods = {goal.recipe: sightline.parse(goal.recipe) for goal in goals}
     passes = {unit: bare(model, images, unit) for unit in ("forward", "forward+backward")}
     ratios: dict[str, list[float]] = {goal.recipe: [] for goal in goals}
-    with torch.no_grad(), model.evaluating():
+    with ready(model):
         for round_ in range(repeats + 1):
             for goal in goals:
                 before = processor_seconds(passes[goal.unit])
@@ -122,7 +124,7 @@ def show_memory(name: str, goals: list[Goal]) -> None:
 def show_peak(model: VisionTransformer, image: Tensor, recipe: str) -> None:
     bare(model, image, "forward")()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with torch.no_grad(), model.evaluating():
+    with ready(model):
         sightline.parse(recipe)(model, image, sightline.Logit(3))
     added = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     print(f"{recipe:34} {added / 1024:7.0f} MiB above one forward pass")

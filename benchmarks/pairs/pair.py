@@ -93,8 +93,8 @@ class Pair:
     Attributes:
         recipe: in sightline; ``{count}`` stands for the setting's, ``{samples}`` for four times it,
             ``{draws}`` for as many with the empty and the full coalition among them, ``{pixels}`` for a
-            step of a curve with so many steps, ``{side}`` for a quarter of the image's side, ``{layer}`` for the layer
-            of class activation maps.
+            step of a curve with so many steps, ``{few}`` for one with four times as many, ``{side}`` for a quarter of
+            the image's side, ``{layer}`` for the layer of class activation maps.
         peer: package and name there.
         theirs: makes the peer's job.
         ours: makes our job; by default `explain` with the recipe.
@@ -134,7 +134,8 @@ class Pair:
             "draws": 4 * setting.count - 2,
             "side": side // 4,
         }
-        numbers |= {"pixels": area // setting.count, "layer": setting.adapter.layer()}
+        steps = {"pixels": area // setting.count, "few": area // (4 * setting.count)}
+        numbers |= steps | {"layer": setting.adapter.layer()}
         return reduce(_filled, numbers.items(), self.recipe)
 
     def job(self, setting: Setting) -> Callable[[], Any]:
