@@ -275,6 +275,21 @@ def test_two_classes_are_compared_with_one_cursor(page, server):
     until(page, "document.getElementById('contrast-title').textContent.includes('minus')")
 
 
+def test_shares_are_shown_once_they_have_a_name(page, server):
+    visit(page, server.address)
+    page.click("#compare-go")
+    page.wait_for_selector("#var-go:not([disabled])", timeout=30_000)
+    waiting: list[Any] = []
+    page.route("**share=*", lambda route: waiting.append(route))  # answers that take their time
+    page.click("#var-go")
+    wait_for(lambda: bool(page.evaluate("true")) and len(waiting) == 2, seconds=40.0)
+    assert not page.locator("#shares").is_visible()
+    for route in waiting:
+        route.continue_()
+    page.wait_for_selector("#shares:not([hidden])", timeout=30_000)
+    assert page.locator("#shares").get_attribute("aria-label").startswith("Shares on average: ")
+
+
 def test_two_models_are_compared(page, server):
     visit(page, server.address)
     page.select_option("#right-model", VIT)
