@@ -49,6 +49,7 @@ def test_three_drivers_finish_what_a_fourth_that_was_killed_had_claimed(simulati
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_of_a_hundred_units_processes_on_one_store_do_at_most_one_twice(tmp_path):
     script = load("shared_store")
     script.make_store(str(tmp_path), 600)
