@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from tests.bench.test_run import Listening
 
+from sightline.bench import run as running
 from sightline.bench import source_digest
-from sightline.bench.run import run
+from sightline.bench.run import resume, run
 from sightline.bench.source_digest import digest_sources
 from sightline.bench.store.rows import decode
 from sightline.bench.store.status import status_of
@@ -121,7 +122,7 @@ def test_a_run_by_other_code_uses_no_row_of_the_first_and_an_unchanged_one_uses_
     listening = Listening()
     outcome = run(plan(**SMALL, limit=3), store, workers=0, callback=listening)  # the count is raised, too
     assert (outcome.before, outcome.computed) == (0, 3)
-    assert listening.notes == ["the source of mine has changed since the last run; their units are computed again"]
+    assert listening.notes == ["the source of mine has changed since the last run; 2 of 2 units are computed again"]
     new = read_rows(store)
     assert new["recipe_source"].nunique() == 1
     assert set(new["recipe_source"]).isdisjoint(old["recipe_source"])
@@ -163,6 +164,22 @@ def test_two_codes_of_one_metric_are_never_averaged_nor_known_with_unknown(insta
         make_table(pd.concat([rows, unknown]))
     five = rows[["model", "recipe", "metric", "image", "value"]]
     assert make_table(five).rows[0].count == 2
+
+
+def test_that_units_are_computed_again_is_told_before_a_model_is_loaded(install, plan, tmp_path, monkeypatch):
+    install()
+    store = str(tmp_path / "s")
+    run(plan(**SMALL | {"methods": ["mine", "sobel"]}, limit=2), store, workers=0)
+    install(SECOND)
+    listening = Listening()
+
+    def refuse(*_, **__):
+        raise InputError("no engine yet")
+
+    monkeypatch.setattr(running, "open_engine", refuse)
+    with pytest.raises(InputError, match="no engine yet"):
+        resume(store, workers=0, callback=listening)
+    assert listening.notes == ["the source of mine has changed since the last run; 2 of 4 units are computed again"]
 
 
 def test_worker_processes_compute_the_keys_of_the_driver(install, plan, tmp_path):

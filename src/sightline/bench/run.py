@@ -31,7 +31,7 @@ from sightline.bench.environment import digest_environment, is_unchanged
 from sightline.bench.outcome import Callback, Outcome
 from sightline.bench.plan import Plan, make_plan
 from sightline.bench.store.store import Store
-from sightline.bench.unit import Chunk, Manifest, ModelInfo, RunConfig
+from sightline.bench.unit import Chunk, Manifest, ModelInfo, RunConfig, SourceDigests
 from sightline.errors import InputError, RecipeError
 
 __all__ = ["Callback", "Outcome", "resume", "run", "work"]
@@ -174,6 +174,7 @@ def _run(
     environment = digest_environment(plan.models)
     store.prepare()
     started = time.monotonic()
+    _note_changes(store, plan.name, source, callback)  # before models are loaded: a user may want to stop here
     _note_left_out(callback, images.skipped)
     with open_engine(engine, images.config, **options) as opened:
         models = tuple(opened.describe(list(dict.fromkeys(plan.models)), expanded.recipes, expanded.metrics))
@@ -190,7 +191,6 @@ def _run(
             source=source,
             environment=environment,
         )
-        _note_changes(store, manifest, callback)
         store.write_manifest(manifest)
         outcome = Driver(store, manifest, callback, share).compute_missing(opened)
     outcome.seconds = time.monotonic() - started
@@ -206,13 +206,13 @@ def _note_left_out(callback: Callback, skipped: Sequence[tuple[str, str]], model
             callback.note(f"left out {recipe} on {model.model}: {reason}")
 
 
-def _note_changes(store: Store, manifest: Manifest, callback: Callback) -> None:
-    """Say where the store held another run, or one whose units were computed by other code."""
+def _note_changes(store: Store, name: str, source: SourceDigests, callback: Callback) -> None:
+    """Say where the store held another run than the one called `name`, or units that other code computed."""
     try:
         before = store.manifest()
     except InputError:
         return
-    if before.name != manifest.name:
+    if before.name != name:
         callback.note(
             f"the store {store.url} held the run {before.name!r}; its rows stay, and its report comes back when it is "
             "run again"
@@ -223,8 +223,18 @@ def _note_changes(store: Store, manifest: Manifest, callback: Callback) -> None:
             f"the store {store.url} does not say which code its units were computed by; they are computed again"
         )
         return
-    pairs = ((before.source.recipes, manifest.source.recipes), (before.source.metrics, manifest.source.metrics))
+    pairs = ((before.source.recipes, source.recipes), (before.source.metrics, source.metrics))
     changed = [name for old, new in pairs for name in new if old.get(name, new[name]) != new[name]]
     if changed:
         names = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
-        callback.note(f"the source of {names} has changed since the last run; their units are computed again")
+        units = f"{_units_of(before, set(changed)):,} of {before.unit_count:,} units"
+        callback.note(f"the source of {names} has changed since the last run; {units} are computed again")
+
+
+def _units_of(manifest: Manifest, changed: set[str]) -> int:
+    """Return how many units of a run some of its recipes and metrics take part in."""
+    recipes = [
+        len(model.recipes) if changed.intersection(model.metrics) else len(changed.intersection(model.recipes))
+        for model in manifest.models
+    ]
+    return len(manifest.chunks) * sum(recipes)

@@ -277,6 +277,11 @@ class Manifest:
         """The ids of all images."""
         return tuple(image for chunk in self.chunks for image in chunk.images)
 
+    @property
+    def unit_count(self) -> int:
+        """How many units there are."""
+        return len(self.chunks) * sum(len(model.recipes) for model in self.models)
+
     def units(self) -> Iterator[Unit]:
         """Yield every unit: model by model, chunk by chunk, all recipes of a chunk together.
 

@@ -46,6 +46,7 @@ def wanted(plan, tmp_path, rows):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("many", [False, True])
 def test_a_disk_that_is_full_at_any_one_write_loses_nothing(tmp_path, monkeypatch, many):
     """Every write in turn finds the disk full, alone or with all that follow; then there is room again."""
@@ -95,6 +96,7 @@ def disk(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_run_on_a_full_disk_says_so_and_resume_finishes_it(settings, tmp_path, disk, wanted, rows):
     place = disk(0, b"size=1m")
     store = place / "s"
@@ -112,6 +114,7 @@ def test_a_run_on_a_full_disk_says_so_and_resume_finishes_it(settings, tmp_path,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_read_only_store_is_read_and_refused(settings, tmp_path, disk, wanted, rows):
     place = disk(0, b"size=4m")
     store = place / "s"
@@ -130,6 +133,7 @@ def test_a_read_only_store_is_read_and_refused(settings, tmp_path, disk, wanted,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("count", [24, 40, 64])
 def test_few_file_descriptors_lose_nothing(settings, tmp_path, wanted, rows, count):
     """The run ends well, or says in a sentence what it lacks; with enough of them it is finished."""

@@ -201,15 +201,31 @@ def test_a_worker_that_dies_is_replaced_and_a_unit_that_kills_is_given_up(plan, 
     assert [line for line in rows(tmp_path / "s") if "times=99" not in line[4]] == rows(tmp_path / "t")
 
 
+DRIVERS = []  # that a test has started
+
+
+@pytest.fixture(autouse=True)
+def no_driver_is_left():
+    """End the drivers that a test which failed left behind."""
+    yield
+    while DRIVERS:
+        driver = DRIVERS.pop()
+        if driver.poll() is None:
+            driver.kill()
+            driver.communicate()
+
+
 def started(tmp_path, settings, *words):
     """Start ``sightline bench run`` on a plan file, as a user would."""
     file = tmp_path / "plan.toml"
     file.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
     command = [*CLI, "bench", "run", str(file), "--store", str(tmp_path / "s"), *words]
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
-    return subprocess.Popen(
+    driver = subprocess.Popen(
         command, env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    DRIVERS.append(driver)
+    return driver
 
 
 def workers_of(store):
@@ -225,7 +241,7 @@ def workers_of(store):
     return found
 
 
-def until(condition, seconds=90.0):
+def until(condition, seconds=240.0):
     end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, "waited in vain"
@@ -257,6 +273,7 @@ def test_a_driver_that_is_killed_takes_its_workers_along_and_loses_nothing(
 
 @LINUX
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(settings, tmp_path, photos):
     driver = started(tmp_path, settings | {"metrics": ["insertion(step=1)"]}, "--workers", "2")
     until(lambda: list(tmp_path.glob("s/units/*/*.parquet")))
@@ -271,6 +288,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(settings, tmp_path, photos):
 
 @LINUX
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_three_drivers_at_once_give_the_table_of_one_and_do_nothing_twice(settings, tmp_path, rows, undisturbed):
     changes = {"controls": True, "batch": 1, "methods": ["ixg", "gradient", "smooth_grad(samples=2)", "grad_cam"]}
     wanted = undisturbed(**changes)
@@ -312,6 +330,7 @@ def test_random_kills_of_workers_and_drivers_leave_the_table_as_it_was(settings,
 
 @LINUX
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_memory_of_a_worker_does_not_grow(tmp_path, rows):
     """Twenty chunks of images, one after the other, in one worker."""
     from sightline.bench.images import open_images, split

@@ -99,6 +99,7 @@ def test_every_engine_gives_the_same_rows_to_the_last_digit(home, tmp_path, rows
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_model_that_cannot_be_loaded_is_told_by_the_worker(home):
     with (
         open_engine("ray", RunConfig("shapes"), workers=1) as engine,
@@ -331,7 +332,7 @@ def test_no_worker_outlives_its_driver_on_a_cluster(cluster, tmp_path, rows, way
         text=True,
     )
     try:
-        until(lambda: driver.poll() is not None or list(tmp_path.glob("s/units/*/*.parquet")))
+        until(lambda: driver.poll() is not None or list(tmp_path.glob("s/units/*/*.parquet")), 300)
         assert cluster.workers()
         driver.send_signal(way)
         told = driver.communicate()[1]

@@ -15,9 +15,11 @@ from sightline.bench.stats import agreement, breakdown, resampling
 from sightline.bench.stats.score_matrix import ScoreMatrix
 from sightline.bench.store import row_query, unit_tables
 from sightline.bench.store import store as module
-from sightline.bench.store.compact import compact
+from sightline.bench.store.compact import compact, fold
+from sightline.bench.store.packs import PackIndex
 from sightline.bench.store.rows import encode, failed_rows, make_row
 from sightline.bench.store.store import Store, read_flagged, read_rows, read_scores
+from sightline.bench.store.unit_query import count_units
 from sightline.bench.tables import table_rows
 from sightline.bench.tables.table import make_table
 from sightline.bench.unit import Chunk, Manifest, ModelInfo, RunConfig
@@ -119,6 +121,40 @@ def test_a_pack_that_holds_units_of_another_run_too_is_read_in_part(tmp_path):
     assert {image for part in parts for image in part.images} == set(IMAGES[:12])
 
 
+def test_a_unit_in_two_packs_is_read_from_the_first_of_them(url, monkeypatch):
+    store, units = fill(url, failed=False)
+    compact(url)
+    for unit in units[:7]:  # a second compactor that saw none of it
+        store.write(unit.key, encode(rows_of(unit, np.random.default_rng(5))))
+    with monkeypatch.context() as patch:
+        patch.setattr(PackIndex, "refresh", lambda self: self)
+        fold(Store(url))
+    assert len(Store(url).packs.refresh().packs) == 2
+    parts = check_same(url)
+    assert all(isinstance(part, ScoreMatrix) for part in parts)
+    assert sum(part.rows for part in parts) == len(units) * 4 * len(METRICS)
+    assert count_units(Store(url), manifest()) == len(units)
+
+
+def test_units_are_counted_once_wherever_they_lie(url):
+    store, units = fill(url, less=3, failed=False)
+    fold(store, 20)
+    store.write(units[5].key, encode(rows_of(units[5], np.random.default_rng(5))))  # left beside its pack
+    store.write_file("units/no/notes.parquet", b"of somebody else")
+    assert count_units(Store(url), manifest()) == len(units) - 3
+    assert manifest().unit_count == len(units)
+    plan = manifest()
+    assert count_units(Store(url), replace(plan, chunks=plan.chunks[2:])) == 2 * 3 * len(RECIPES)
+
+
+def test_rows_of_some_images_are_those_of_all_rows(url):
+    fill(url)
+    compact(url)
+    rows, some = read_rows(url), IMAGES[5:9]
+    wanted = rows[rows["image"].isin(IMAGES[4:12])].reset_index(drop=True)  # the units that hold them
+    assert read_rows(url, images=some).equals(wanted)
+
+
 def test_rows_that_make_no_matrix_come_as_a_frame(url):
     store, units = fill(url)
     random = np.random.default_rng(2)
@@ -168,21 +204,19 @@ def test_win_rates_of_blocks_are_those_of_all_images(monkeypatch):
     np.testing.assert_allclose(resampling.win_rates(-values), wanted, rtol=1e-12)
 
 
-@pytest.fixture
-def no_frames(monkeypatch) -> None:
-    """Refuse to read rows into a table or frame."""
+@pytest.mark.parametrize("layout", ["loose", "packed"])
+def test_a_report_reads_no_frame_of_rows_and_no_list_of_units(url, monkeypatch, layout):
+    fill(url)
+    if layout == "packed":
+        compact(url)
 
     def refuse(*_, **__):
-        raise AssertionError("rows were read into memory")
+        raise AssertionError("rows or units were read into memory")
 
     monkeypatch.setattr(module, "read_rows", refuse)
     monkeypatch.setattr(module, "read_part", refuse)
     monkeypatch.setattr(unit_tables, "_query", refuse)
-
-
-@pytest.mark.usefixtures("no_frames")
-def test_a_report_reads_no_frame_of_rows(url):
-    fill(url)
+    monkeypatch.setattr(PackIndex, "_load", refuse)
     report = benchmark_report(url, resamples=20)
     assert (report.run, report.counts) == ("look", {"images": 20, "units": 40, "missing_units": 0, "failed_maps": 4})
     assert report.summary.rows == 2 * len(RECIPES) * len(METRICS) * len(IMAGES)

@@ -126,6 +126,21 @@ class PackIndex:
                 continue
         return self
 
+    def whole_names(self) -> list[str]:
+        """Return the names of the packs that are whole, in order, as they are now; no index is read but its metadata.
+
+        Raises:
+            FileNotFoundError: a pack was merged into another in this very moment.
+        """
+        sizes = self._settled_sizes()
+        names = sorted(name.removesuffix(INDEX) for name in sizes if name.endswith(INDEX))
+        return [name for name in names if sizes.get(name + ROWS) == self._told_size(name)]
+
+    def _told_size(self, name: str) -> int:
+        """Return how long the rows file of a pack is, as its index says."""
+        with self.store.files.open(self.store.path(f"{FOLDER}/{name}{INDEX}"), "rb") as file:
+            return int(open_parquet(file).schema_arrow.metadata[SIZE])
+
     def _load(self, names: set[str], sizes: dict[str, int]) -> None:
         packs = {name: self.packs.get(name) or self._read(name) for name in names - self.damaged}
         damaged = {name for name, pack in packs.items() if sizes.get(name + ROWS) != pack.size}

@@ -18,7 +18,7 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -167,15 +167,17 @@ class Store(StoreFiles):
 
     def loose_keys(self) -> set[str]:
         """Return the keys of units that have a file of their own."""
-        if self.folder is not None:
-            names = _names_below(self.folder / "units")
-        else:
-            self.files.invalidate_cache()
-            try:
-                names = [PurePosixPath(path).name for path in self.files.find(self.path("units"))]
-            except FileNotFoundError:
-                return set()
-        return {name.removesuffix(".parquet") for name in names if name.endswith(".parquet") and name[0] != "."}
+        return set(self.each_loose_key())
+
+    def each_loose_key(self) -> Iterator[str]:
+        """Yield what `loose_keys` returns, without holding all of it where the store is a folder."""
+        names = _names_below(self.folder / "units") if self.folder is not None else self._names_in_bucket()
+        return (name.removesuffix(".parquet") for name in names if name.endswith(".parquet") and name[0] != ".")
+
+    def _names_in_bucket(self) -> Iterator[str]:
+        self.files.invalidate_cache()
+        with suppress(FileNotFoundError):
+            yield from (PurePosixPath(path).name for path in self.files.find(self.path("units")))
 
     def read(self, key: str) -> Any:
         """Read a unit's rows as a pyarrow table; None where they are damaged."""
@@ -198,14 +200,12 @@ class Store(StoreFiles):
             return None
 
 
-def _names_below(folder: Path) -> list[str]:
-    """Return the names of the files in the folders of a folder."""
-    names: list[str] = []
+def _names_below(folder: Path) -> Iterator[str]:
+    """Yield the names of the files in the folders of a folder."""
     with suppress(FileNotFoundError, NotADirectoryError):
         for inner in os.scandir(folder):
             with suppress(FileNotFoundError, NotADirectoryError):
-                names += (entry.name for entry in os.scandir(inner.path))
-    return names
+                yield from (entry.name for entry in os.scandir(inner.path))
 
 
 def _reason(error: BaseException) -> str:
@@ -232,13 +232,22 @@ def read_rows(store: str | os.PathLike[str], run: str | None = None, *, images: 
     A file that cannot be read is named in a warning and left out.
     """
     opened = Store(os.fspath(store))
-    table = read_units(opened, sorted(_keys_of(opened, run, images)))
+    table = read_units(opened, sorted(_keys_of(opened, run))) if images is None else _read_units_of(opened, images)
     frame = table.to_pandas(types_mapper=_types().get)
     frame = frame if run is None else frame[frame["run"] == run]
     order = ["model", "recipe", "metric", "image"]
     same = [*order, "weights", "seed", "recipe_source", "metric_source"]  # what other code computed stays beside it
     frame = frame.drop_duplicates(same, keep="last") if run is not None else frame
     return frame.sort_values(order, kind="stable", ignore_index=True)
+
+
+def _read_units_of(store: Store, images: Collection[str]) -> Any:
+    """Read the units with some images as a pyarrow table; no others are listed in memory."""
+    manifest = store.manifest()
+    # Where a file is damaged, or is folded into another meanwhile, units are read one by one.
+    with suppress(require("duckdb").Error, FileNotFoundError), open_rows(store, manifest, images) as base:
+        return complete_columns(base.sql(f"select * from {VIEW}").to_arrow_table())
+    return read_units(store, sorted(_keys_of(store, None, images)))
 
 
 def read_parts(store: str | os.PathLike[str], run: str | None = None, *, compact: bool = False) -> Iterator[Any]:
@@ -278,13 +287,13 @@ def read_scores(store: str | os.PathLike[str], run: str | None = None) -> Iterat
         InputError: rows come from several data sets, weights or versions of a method's code.
     """
     opened, told = Store(os.fspath(store)), set()
-    if opened.files.exists(opened.path(PLAN)) and run in (None, opened.manifest().name):
-        keys = sorted(_keys_of(opened, run))
+    manifest = opened.manifest() if opened.files.exists(opened.path(PLAN)) else None
+    if manifest is not None and run in (None, manifest.name):
         # Where a file is damaged, or is folded into another meanwhile, the remaining rows are read as frames.
-        with suppress(require("duckdb").Error, FileNotFoundError), open_rows(opened, keys) as base:
-            for cell, matrix in read_matrices(base, opened.manifest()):
+        with suppress(require("duckdb").Error, FileNotFoundError), open_rows(opened, manifest) as base:
+            for cell, matrix in read_matrices(base, manifest):
                 told.add(cell)
-                yield _irregular_part(opened, keys, *cell) if matrix is None else matrix
+                yield _irregular_part(opened, *cell) if matrix is None else matrix
                 del matrix
             return
     for part in read_parts(store, run, compact=True):
@@ -292,10 +301,10 @@ def read_scores(store: str | os.PathLike[str], run: str | None = None) -> Iterat
             yield part
 
 
-def _irregular_part(store: Store, keys: Sequence[str], model: str, metric: str) -> Any:
+def _irregular_part(store: Store, model: str, metric: str) -> Any:
     """Return the rows of a model and metric as a frame."""
     if store.folder is not None:
-        return _as_frame(read_part(store, keys, model, metric, encoded=True))
+        return _as_frame(read_part(store, sorted(_keys_of(store, None)), model, metric, encoded=True))
     rows = read_rows(store.url)
     return rows[(rows["model"] == model) & (rows["metric"] == metric)]
 
@@ -310,7 +319,7 @@ def read_flagged(store: str | os.PathLike[str], most: int) -> Any:
     opened = Store(os.fspath(store))
     order = "model, recipe, metric, image"
     chosen = f"select * from {VIEW} where flag <> '' order by not starts_with(flag, '{FAILED}'), {order} limit {most}"
-    with open_rows(opened, sorted(_keys_of(opened, None))) as base:
+    with open_rows(opened, opened.manifest()) as base:
         table = complete_columns(base.sql(f"select * from ({chosen}) order by {order}").to_arrow_table())
     return _as_frame(table)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -128,7 +128,7 @@ def _read_packs(store: Store, keys: Sequence[str]) -> Iterator[Any]:
         yield complete_columns(table.filter(compute.is_in(table["unit"], value_set=arrow.array(units, "string"))))
 
 
-def read_one_by_one(store: Store, keys: Sequence[str]) -> Iterator[Any]:
+def read_one_by_one(store: Store, keys: Iterable[str]) -> Iterator[Any]:
     """Yield the rows of units, each read by itself; one that is damaged is named in a warning and left out."""
     for key in keys:
         try:

@@ -18,9 +18,9 @@ from typing import Any
 
 from sightline import __version__
 from sightline.bench.store.store import Store, read_flagged, read_rows, read_scores
+from sightline.bench.store.unit_query import count_units
 from sightline.bench.tables.table import Table, make_table
 from sightline.bench.unit import Manifest
-from sightline.bench.unit_slots import each_slot
 from sightline.errors import InputError, SightlineError
 from sightline.extras import require
 from sightline.report.benchmark import provenance
@@ -217,12 +217,11 @@ def _manifest(store: Store, run: str) -> Manifest | None:
 
 
 def _counts(store: Store, manifest: Manifest | None, summary: RowSummary) -> dict[str, int]:
-    there = store.keys() if manifest else set()
-    found = [slot.key in there for slot in each_slot(manifest)] if manifest else []
+    found = count_units(store, manifest) if manifest else 0
     return {
         "images": len(summary.images),
-        "units": len(summary.units) or sum(found),
-        "missing_units": len(found) - sum(found),
+        "units": len(summary.units) or found,
+        "missing_units": manifest.unit_count - found if manifest else 0,
         "failed_maps": len(summary.failed_maps),
     }
 
