@@ -91,8 +91,8 @@ def _captured(
     blocks, end = range(start, model.depth), model.depth - 1
     inside = {f"{i}.stream": Site(model.blocks[i].module, "input") for i in blocks}
     inside |= {f"{i}.hidden": Site(_second_linear(model, i), "input") for i in blocks}
-    sites = [site for name in _SITES for site in model.every(name, start)]
     attention = model.every("probabilities", start) if gradient else []
+    sites = [site for name in _SITES for site in model.every(name, start) if site not in attention]
     if last is not None:
         projection = model.blocks[end].projection
         assert projection is not None
@@ -109,11 +109,10 @@ def _captured(
         with model.capture(*attention, head, gradient=True) as seen:
             attend = PrefixAttention()
             logits = model(images) if last is None else model.logits_by(last, images, attend)
-    if last is None:
-        return {**held, **inner}, dict(seen), logits
-    of_prefix = {f"block.{end}.{name}": getattr(attend, name) for name in _INSIDE}
-    with_gradient = {**seen, f"block.{end}.probabilities": attend.probabilities}
-    return {**held, **inner, **{site: x.detach() for site, x in of_prefix.items()}}, with_gradient, logits
+    of_prefix = {} if last is None else {f"block.{end}.{name}": getattr(attend, name) for name in _INSIDE}
+    known = {site: x.detach() for site, x in (seen | of_prefix).items()}
+    probabilities = {site: x for site, x in of_prefix.items() if site.endswith("probabilities")}
+    return {**held, **inner, **known}, {**seen, **probabilities}, logits
 
 
 def _not_run(block: int) -> set[str]:
@@ -137,9 +136,14 @@ def _weights(model: VisionTransformer, block: Block) -> tuple[Tensor, Tensor, Te
     """Return the weights of a block's linear layers; refuse a block that is not a plain one."""
     joint, feed = block.queries_keys_values, block.mlp_layers
     if joint is not None and block.projection is not None and feed is not None:
-        projection, first, second = (cast(Tensor, m.weight) for m in (block.projection, feed[0], feed[2]))
+        projection, first, second = (cast(Tensor, m.weight).detach() for m in (block.projection, feed[0], feed[2]))
         if first.shape[0] == second.shape[1]:  # a gated MLP has more hidden channels than its second layer takes
-            return full_precision(joint), full_precision(projection), full_precision(first), full_precision(second)
+            return (
+                full_precision(joint.detach()),
+                full_precision(projection),
+                full_precision(first),
+                full_precision(second),
+            )
     raise UnsupportedModel(
         f"the blocks of {model.name} are not plain ones, and relevance has no rule for what is in them; "
         "use gae, which needs attention and its gradient alone"
