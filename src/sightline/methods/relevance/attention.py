@@ -110,7 +110,7 @@ def _captured(
             attend = PrefixAttention()
             logits = model(images) if last is None else model.logits_by(last, images, attend)
     of_prefix = {} if last is None else {f"block.{end}.{name}": getattr(attend, name) for name in _INSIDE}
-    known = {site: x.detach() for site, x in (seen | of_prefix).items()}
+    known = {site: x.detach() for site, x in {**seen, **of_prefix}.items()}
     probabilities = {site: x for site, x in of_prefix.items() if site.endswith("probabilities")}
     return {**held, **inner, **known}, {**seen, **probabilities}, logits
 
