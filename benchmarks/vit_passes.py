@@ -89,6 +89,7 @@ def measure(model: VisionTransformer, images: Tensor, goals: list[Goal], repeats
     passes = {unit: bare(model, images, unit) for unit in ("forward", "forward+backward")}
     ratios: dict[str, list[float]] = {goal.recipe: [] for goal in goals}
     with ready(model):
+        images = model.accept(images)
         for round_ in range(repeats + 1):
             for goal in goals:
                 before = processor_seconds(passes[goal.unit])

@@ -72,8 +72,9 @@ def capture(sites: Mapping[str, Site], *, gradient: bool = False) -> Iterator[Ma
             if gradient and not value.requires_grad:
                 value = value.detach().requires_grad_()
             seen[name] = value if gradient else value.detach().clone()
-            # the next call may write in place (a ReLU after a batch norm): it gets a copy, the original is kept
-            return value.clone() if gradient else value
+            # the next call may write in place (a ReLU after a batch norm): it gets a copy, the original is kept;
+            # probabilities are large, and multiplied with the values next
+            return value.clone() if gradient and sites[name].place != "probabilities" else value
 
         return record
 
@@ -337,4 +338,5 @@ def _softmax(interceptors: _Interceptors, func: Callable[..., Any], args: tuple[
             "only scores and probabilities can, unless it calls scaled_dot_product_attention"
         )
     scores = _apply(interceptors, "scores", args[0])
-    return _apply(interceptors, "probabilities", func(scores, *args[1:], **kwargs))
+    probabilities = _apply(interceptors, "probabilities", func(scores, *args[1:], **kwargs))
+    return probabilities.clone() if probabilities.requires_grad else probabilities  # what comes next may write in place

@@ -200,6 +200,31 @@ def test_passes_count_as_before(model: nn.Module, pixels: Tensor) -> None:
         assert spent.forward == pytest.approx(declared.forward)
 
 
+def explained(model: nn.Module, pixels: Tensor, recipe: str) -> tuple[Tensor, int]:
+    """Return a method's values and its floating-point operations."""
+    with FlopCounterMode(display=False) as counter:
+        values = sightline.explain(model, pixels, recipe, target=2).values
+    return values, counter.get_total_flops()
+
+
+WATCHING = ("gae", "plus(gae)", "gae(start=2)", "grad_sam(rows='mean')", "bi_attn(steps=2)", "att_grad",
+            "t_attr", "t_attr(variant='mda')", "partial_lrp(variant='gradient')")  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", WATCHING)
+@pytest.mark.parametrize("name", ["timm/registers", "timm/distilled", "torchvision/vit", "transformers/vit"])
+def test_maps_of_attention_and_its_gradient_are_those_of_the_whole_block(
+    name: str, recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, pixels = FAMILIES[name].build().double(), images(FAMILIES[name]).double()
+    explained(model, pixels, recipe)  # the model is looked at once
+    got, less = explained(model, pixels, recipe)
+    monkeypatch.setattr(VisionTransformer, "unwatched_last_block", lambda _: None)
+    want, more = explained(model, pixels, recipe)
+    assert_close(got, want, rtol=1e-8, atol=1e-12)
+    assert less < more
+
+
 def test_a_direct_call_gives_what_the_model_gives(model: nn.Module, pixels: Tensor) -> None:
     adapter = accepted(model, pixels)
     with ThreadPoolExecutor() as other, torch.no_grad():  # where nothing is guarded

@@ -17,11 +17,12 @@ from torch import Tensor
 
 from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.attention.layer_products import layer_gae, layer_raw_attention, layer_rollout
-from sightline.methods.attention.token_matrices import identity, rows_to_one, with_identity
+from sightline.methods.attention.token_matrices import identity, rows_to_one, square, with_identity
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.passes import shared
 from sightline.models.vit.adapter import VisionTransformer
+from sightline.models.vit.last_block import PrefixAttention
 from sightline.recipe import text
 from sightline.registry import METHODS, HasOptions
 from sightline.types import Attribution, Method, Passes, Target
@@ -55,12 +56,19 @@ def probabilities(model: VisionTransformer, images: Tensor, start: int = 0) -> l
 def probabilities_and_gradients(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], start: int = 0
 ) -> list[list[tuple[Tensor, Tensor]]]:
-    """Return, for each target, (probabilities, gradient) of every block from `start` on."""
-    with model.capture(*model.every("probabilities", start), gradient=True) as seen:
-        logits = model(images)
+    """Return, for each target, (probabilities, gradient) of every block from `start` on.
+
+    Rows of the last block that no classifier reads have no gradient. Where that block runs for the prefix alone the
+    patches' rows are not computed, and zero in both.
+    """
+    last, names = model.unwatched_last_block(), model.every("probabilities", start)
+    with model.capture(*names if last is None else names[:-1], gradient=True) as captured:
+        attend = PrefixAttention()
+        logits = model(images) if last is None else model.logits_by(last, images, attend)
         scores = [target(logits) for target in targets]
+    seen = dict(captured) if last is None else {**captured, names[-1]: attend.probabilities}
     each_target = model.gradients_each(scores, seen)
-    return [[(seen[name].detach(), gradients[name]) for name in seen] for gradients in each_target]
+    return [[(square(seen[name].detach()), square(gradients[name])) for name in seen] for gradients in each_target]
 
 
 def positive_weighted(

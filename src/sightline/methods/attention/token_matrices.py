@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def identity(like: Tensor) -> Tensor:
@@ -21,3 +22,9 @@ def with_identity(attention: Tensor) -> Tensor:
     """Add the identity for the residual connection, and divide each row of (batch, to, from) by its sum."""
     mixed = attention + identity(attention)
     return mixed / mixed.sum(dim=-1, keepdim=True)
+
+
+def square(rows: Tensor) -> Tensor:
+    """Add rows of zeros below the first rows of a square matrix, (..., to, from)."""
+    missing = rows.shape[-1] - rows.shape[-2]
+    return F.pad(rows, (0, 0, 0, missing)) if missing else rows

@@ -48,6 +48,11 @@ class Part:
         return self.near[:, self.tokens].contiguous()
 
     @cached_property
+    def kept(self) -> Tensor:
+        """The same as numbers, one or zero: weights are multiplied with them faster than with booleans."""
+        return self.inside.to(self.like)
+
+    @cached_property
     def of_source(self) -> Tensor:
         """What is added to the scores of the source image's tokens in the range: minus infinity if not patched."""
         return torch.where(self.inside, self.like.new_zeros(()), -torch.inf)
@@ -152,7 +157,7 @@ def to_both(copies: Copies, block: int) -> Attend:
         weights = scores.softmax(dim=-1)
         mixed, by_image = weights @ blank_values, weights.unflatten(1, (keys.shape[1], -1))
         for part in copies.parts:
-            patched = by_image[:, :, part.rows, part.tokens] * part.inside
+            patched = by_image[:, :, part.rows, part.tokens] * part.kept
             mixed.view_as(queries)[:, :, part.rows] += patched @ difference[:, :, part.tokens]
         own = weights.view(*q.shape[:3], -1)[..., :prefix]
         return add_own(mixed.view_as(q), own, v - blank_values[:, None, :prefix]).transpose(0, 1)

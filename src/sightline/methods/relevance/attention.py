@@ -15,16 +15,18 @@ from torch import Tensor, nn
 
 from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.attention.attention import last_blocks, read_rows, rollout, transformer
-from sightline.methods.attention.token_matrices import identity
+from sightline.methods.attention.token_matrices import identity, square
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.relevance.vit_rules import Rules, Trace
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site, capture
 from sightline.models.passes import full_precision
 from sightline.models.vit.adapter import Block, VisionTransformer
+from sightline.models.vit.last_block import LastBlock, PrefixAttention
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
 
+_INSIDE = ("q", "k", "v", "probabilities", "context")
 _SITES = ("norm1", "q", "k", "v", "probabilities", "context", "attention", "norm2", "mlp", "output")
 
 
@@ -69,25 +71,53 @@ def run_for_relevance(
     head = f"block.{model.depth - 1}.output" if model.final_norm is None else "norm"
     blocks = range(start, model.depth)
     weights = [_weights(model, model.blocks[index]) for index in blocks]
-    inside = {f"{i}.stream": Site(model.blocks[i].module, "input") for i in blocks}
-    inside |= {f"{i}.hidden": Site(_second_linear(model, i), "input") for i in blocks}
-    sites = [site for name in _SITES for site in model.every(name, start)]
-    whole = gradient or "tokens" not in model.offers
-    with torch.inference_mode(False), torch.no_grad():
-        entering = images if whole else model.start(images)  # before the first block's input is captured
-    with torch.inference_mode(False), model.capture(*sites) as held, capture(inside) as inner:
-        if whole:
-            attention = model.every("probabilities", start) if gradient else []
-            with model.capture(*attention, head, gradient=True) as seen:
-                logits = model(images)
-        else:
-            seen, logits = _head_alone(model, entering, head)
+    last = model.unwatched_last_block() if gradient and model.final_norm is not None else None
+    with torch.inference_mode(False):
+        held, seen, logits = _captured(model, images, head, start, last, gradient=gradient)
         with torch.enable_grad():
             scores = [target(logits) for target in targets]
     gradients = model.gradients_each(scores, seen)
-    tensors = {**held, **inner}
-    traces = [_trace(model, tensors, index, w) for index, w in zip(blocks, weights, strict=True)]
+    traces = [_trace(model, held, index, w) for index, w in zip(blocks, weights, strict=True)]
     return _Run(traces, full_precision(seen[head].detach()), head, gradients, model.prefix)
+
+
+def _captured(
+    model: VisionTransformer, images: Tensor, head: str, start: int, last: LastBlock | None, *, gradient: bool
+) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
+    """Return what the rules need, what has a gradient, both by site, and the logits; see `run_for_relevance`.
+
+    With a `last` block that runs for the prefix alone, its tensors behind keys and values are those of the prefix.
+    """
+    blocks, end = range(start, model.depth), model.depth - 1
+    inside = {f"{i}.stream": Site(model.blocks[i].module, "input") for i in blocks}
+    inside |= {f"{i}.hidden": Site(_second_linear(model, i), "input") for i in blocks}
+    attention = model.every("probabilities", start) if gradient else []
+    sites = [site for name in _SITES for site in model.every(name, start) if site not in attention]
+    if last is not None:
+        projection = model.blocks[end].projection
+        assert projection is not None
+        inside[f"block.{end}.attention"] = Site(projection)
+        sites = [site for site in sites if site not in _not_run(end)]
+        attention.pop()
+    whole = gradient or "tokens" not in model.offers
+    with torch.no_grad():
+        entering = images if whole else model.start(images)  # before the first block's input is captured
+    with model.capture(*sites) as held, capture(inside) as inner:
+        if not whole:
+            seen, logits = _head_alone(model, entering, head)
+            return {**held, **inner}, dict(seen), logits
+        with model.capture(*attention, head, gradient=True) as seen:
+            attend = PrefixAttention()
+            logits = model(images) if last is None else model.logits_by(last, images, attend)
+    of_prefix = {} if last is None else {f"block.{end}.{name}": getattr(attend, name) for name in _INSIDE}
+    known = {site: x.detach() for site, x in {**seen, **of_prefix}.items()}
+    probabilities = {site: x for site, x in of_prefix.items() if site.endswith("probabilities")}
+    return {**held, **inner, **known}, {**seen, **probabilities}, logits
+
+
+def _not_run(block: int) -> set[str]:
+    """Return the sites that a block does not reach when it runs for the prefix alone."""
+    return {f"block.{block}.{name}" for name in (*_INSIDE, "attention", "output")}
 
 
 def _head_alone(model: VisionTransformer, entering: Tensor, head: str) -> tuple[Mapping[str, Tensor], Tensor]:
@@ -106,9 +136,14 @@ def _weights(model: VisionTransformer, block: Block) -> tuple[Tensor, Tensor, Te
     """Return the weights of a block's linear layers; refuse a block that is not a plain one."""
     joint, feed = block.queries_keys_values, block.mlp_layers
     if joint is not None and block.projection is not None and feed is not None:
-        projection, first, second = (cast(Tensor, m.weight) for m in (block.projection, feed[0], feed[2]))
+        projection, first, second = (cast(Tensor, m.weight).detach() for m in (block.projection, feed[0], feed[2]))
         if first.shape[0] == second.shape[1]:  # a gated MLP has more hidden channels than its second layer takes
-            return full_precision(joint), full_precision(projection), full_precision(first), full_precision(second)
+            return (
+                full_precision(joint.detach()),
+                full_precision(projection),
+                full_precision(first),
+                full_precision(second),
+            )
     raise UnsupportedModel(
         f"the blocks of {model.name} are not plain ones, and relevance has no rule for what is in them; "
         "use gae, which needs attention and its gradient alone"
@@ -124,15 +159,16 @@ def _second_linear(model: VisionTransformer, index: int) -> nn.Module:
 def _trace(
     model: VisionTransformer, held: Mapping[str, Tensor], index: int, weights: tuple[Tensor, Tensor, Tensor, Tensor]
 ) -> Trace:
-    """Collect the tensors of one block, and check that it adds attention and MLP to its input and nothing else."""
-    normed1, q, k, v, attention, context, attended, normed2, mlp, output = (
-        held[f"block.{index}.{name}"] for name in _SITES
-    )
-    block = model.blocks[index]
+    """Collect the tensors of one block, and check that it adds attention and MLP to its input and nothing else.
+
+    A block that ran for the prefix alone has no output; it is known to be no more than its parts.
+    """
+    names = [f"block.{index}.{name}" for name in _SITES]
+    normed1, q, k, v, attention, context, attended, normed2, mlp = (held[name] for name in names[:-1])
+    block, output, stream = model.blocks[index], held.get(names[-1]), held[f"{index}.stream"]
     attended = attended if block.scale1 is None else attended * block.scale1
     mlp = mlp if block.scale2 is None else mlp * block.scale2
-    stream = held[f"{index}.stream"]
-    if (stream + attended + mlp - output).abs().max() > 1e-3 * output.abs().max():
+    if output is not None and (stream + attended + mlp - output).abs().max() > 1e-3 * output.abs().max():
         raise UnsupportedModel(
             f"block {index} of {model.name} does more than add an attention and an MLP to its input, and relevance has "
             "no rule for that; use gae, which needs attention and its gradient alone"
@@ -180,7 +216,7 @@ class TransformerAttribution(MultiTarget):
             relevance = zip(
                 model.every("probabilities", start), run.relevance(index, Rules(), model.depth), strict=True
             )
-            weighted = [(gradients[name] * r).clamp_(min=0).mean(dim=1) for name, r in relevance]
+            weighted = [(square(gradients[name]) * r).clamp_(min=0).mean(dim=1) for name, r in relevance]
             attributions.append(rollout(model, images, [self._with_identity(e) for e in weighted]))
         return [replace(each, own=self.first_block(model) - start) for each in attributions]
 
@@ -276,7 +312,7 @@ class PartialRelevance(MultiTarget):
         relevance = [run.relevance(index, Rules(joint=False), model.depth)[-1] for index in range(len(targets))]
         if weighted:
             (site,) = model.every("probabilities", model.depth - 1)
-            relevance = [r * gradients[site] for r, gradients in zip(relevance, run.gradients, strict=True)]
+            relevance = [r * square(gradients[site]) for r, gradients in zip(relevance, run.gradients, strict=True)]
         rows = [read_rows(model, of_target.clamp(min=0).mean(dim=1)) for of_target in relevance]
         return [Attribution(grid.to_map(row)[None], grid, layers=last_blocks(model, 1)) for row in rows]
 

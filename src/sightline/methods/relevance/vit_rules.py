@@ -71,9 +71,18 @@ class Trace:
 
 
 def divide(a: Tensor, b: Tensor) -> Tensor:
-    """Divide; zero where the divisor is zero."""
-    shifted = torch.where(b == 0, b.new_full((), torch.inf), b + 1e-9)
-    return a / torch.where(shifted == 0, b.new_full((), 1e-9), shifted)
+    """Divide by b + 1e-9, or by 1e-9 where that is zero; zero where b is.
+
+    By signs, which are numbers: comparing and choosing takes several times as long on a processor.
+    """
+    shifted = b + 1e-9
+    shifted.sub_(_is_not_zero(shifted).sub_(1), alpha=1e-9)
+    return (a * _is_not_zero(b)).div_(shifted)
+
+
+def _is_not_zero(values: Tensor) -> Tensor:
+    """Return one where values are not zero, else zero."""
+    return values.sign().abs_()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,29 +108,34 @@ class Rules:
         return tokens * divide(divide(positive, first) + divide(negative, second), tokens)
 
     def linear(self, x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
-        positive, negative = x.clamp(min=0), x.clamp(max=0)
-        weight_p, weight_n = weight.clamp(min=0), weight.clamp(max=0)
-        sums = F.linear(positive, weight_p), F.linear(negative, weight_n)
-        if self.joint:  # a sum is never negative, and where it is zero there is nothing to distribute to
-            share_p = share_n = relevance / sums[0].add_(sums[1]).add_(1e-9)
-        else:
-            share_p, share_n = (divide(relevance, z) for z in sums)
-        return (share_p @ weight_p).mul_(positive).addcmul_(share_n @ weight_n, negative)
+        parts, weights = _signed(x), _signed(weight)
+        if not self.joint:
+            return self._separate_linear(parts, weights, relevance)
+        # a sum is never negative, and where it is zero there is nothing to distribute to
+        share = relevance / F.linear(parts, weights).add_(1e-9)
+        positive, negative = (share @ weights).mul_(parts).chunk(2, dim=-1)
+        return positive + negative
+
+    def _separate_linear(self, parts: Tensor, weights: Tensor, relevance: Tensor) -> Tensor:
+        """Distribute to the positive and to the negative part, each with a denominator of its own."""
+        each = list(zip(parts.chunk(2, dim=-1), weights.chunk(2, dim=-1), strict=True))
+        first, second = (x * (divide(relevance, F.linear(x, weight)) @ weight) for x, weight in each)
+        return first + second
 
     def add(self, a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
         share = divide(relevance, a + b)
-        parts = (a * share, b * share)
+        first, second = a * share, b * share
         if not self.joint:
-            return parts
-        sums = [part.sum(dim=(1, 2), keepdim=True) for part in parts]
-        total, size = relevance.sum(dim=(1, 2), keepdim=True), sums[0].abs() + sums[1].abs()
-        first, second = (p * divide(divide(s.abs(), size) * total, s) for p, s in zip(parts, sums, strict=True))
-        return first, second
+            return first, second
+        sums = torch.stack([part.sum(dim=(1, 2), keepdim=True) for part in (first, second)])
+        total, sizes = relevance.sum(dim=(1, 2), keepdim=True), sums.abs()
+        scales = divide(divide(sizes, sizes.sum(dim=0).expand_as(sizes)) * total, sums)
+        return first.mul_(scales[0]), second.mul_(scales[1])
 
     def product(self, a: Tensor, b: Tensor, product: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
         """Distribute the relevance of ``a @ b`` over both."""
-        share = divide(relevance, product)
-        return (share @ b.mT).mul_(a).mul_(0.5), (a.mT @ share).mul_(b).mul_(0.5)
+        share = divide(relevance, product).mul_(0.5)
+        return (share @ b.mT).mul_(a), (a.mT @ share).mul_(b)
 
     def clone(self, x: Tensor, first: Tensor, second: Tensor) -> Tensor:
         return divide(first + second, x).mul_(x)
@@ -183,7 +197,20 @@ class _Within:
 
 def _all_tokens(relevance: Tensor, trace: Trace) -> Tensor:
     """Add the tokens that have no relevance to (..., token, ·)."""
-    return F.pad(relevance, (0, 0, 0, trace.stream.shape[1] - relevance.shape[-2]))
+    missing = trace.stream.shape[1] - relevance.shape[-2]
+    return F.pad(relevance, (0, 0, 0, missing)) if missing else relevance
+
+
+def _signed(values: Tensor) -> Tensor:
+    """Return the positive part of (..., channel) and the negative part behind it, (..., 2 · channel).
+
+    One product with both takes less time than two with either.
+    """
+    parts = values.new_empty(*values.shape[:-1], 2 * values.shape[-1])
+    positive, negative = parts.chunk(2, dim=-1)
+    torch.clamp(values, min=0, out=positive)
+    torch.clamp(values, max=0, out=negative)
+    return parts
 
 
 def _merge(heads: Tensor) -> Tensor:

@@ -19,12 +19,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from sightline.errors import InputError, SiteError
 from sightline.models.adapter import Adapter
 from sightline.models.capture import ATTENTION_PLACES, Attend, Site, attend, watch
 from sightline.models.passes import is_guarded, spend
-from sightline.models.vit.last_block import LastBlock, find_last_block, is_watched
+from sightline.models.vit.last_block import Attention, LastBlock, find_last_block, is_watched
 from sightline.types import TokenGrid
 
 
@@ -149,13 +150,16 @@ class VisionTransformer(Adapter):
 
     def _shorter_pass(self, images: Tensor) -> Tensor | None:
         """Return the logits by a pass whose last block runs for the prefix alone, where nobody watches the rest."""
-        last = self._unwatched_last_block()
-        if last is None:
-            return None
-        spend(forward=len(images))
-        return self.finish(last(self._entering(Site(self.blocks[-1].module, "input"), images)))
+        last = self.unwatched_last_block()
+        return None if last is None else self.logits_by(last, images)
 
-    def _unwatched_last_block(self) -> LastBlock | None:
+    def logits_by(self, last: LastBlock, images: Tensor, attend: Attention = F.scaled_dot_product_attention) -> Tensor:
+        """Return the logits by a pass whose last block runs for the prefix alone, with this attention."""
+        spend(forward=len(images))
+        return self.finish(last(self._entering(Site(self.blocks[-1].module, "input"), images), attend))
+
+    def unwatched_last_block(self) -> LastBlock | None:
+        """Return the last block where it can be run for the prefix alone and nobody watches the rest, else None."""
         if not self._has_shorter_pass or not is_guarded() or is_watched(self):
             return None  # whoever calls the adapter directly gets what the model gives, to the last digit
         return self._last_block
@@ -227,7 +231,7 @@ class VisionTransformer(Adapter):
 
     def logits_of(self, tokens: Tensor, first: int = 0, *, keep: Tensor | None = None) -> Tensor:
         """Return the logits of tokens that enter block `first`: `finish` of `run`, the last block as in a call."""
-        last = self._unwatched_last_block()
+        last = self.unwatched_last_block()
         if last is None or first == self.depth:
             return self.finish(self.run(tokens, first, keep=keep))
         self._spend_blocks(tokens, self.depth - first)

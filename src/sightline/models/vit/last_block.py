@@ -10,6 +10,7 @@ found out by its numbers, all its weights must be those of these parts, and nobo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 PATCHES = 3  # beside the prefix, in the tokens on which a block is tried
 READS_PREFIX = ("cls", "cls+distilled")
 _Modules = tuple[nn.Module | None, ...]
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +44,16 @@ class LastBlock:
     heads: int
     prefix: int
 
-    def __call__(self, tokens: Tensor) -> Tensor:
-        """Return the prefix tokens that leave the block, (batch, prefix, channel), from all tokens that enter it."""
+    def __call__(self, tokens: Tensor, attend: Attention = F.scaled_dot_product_attention) -> Tensor:
+        """Return the prefix tokens that leave the block, (batch, prefix, channel), from all tokens that enter it.
+
+        `attend` gets the queries of the prefix and the keys and values of all tokens, (batch, head, token, channel).
+        """
         block = self.block
         assert block.projection is not None
         assert block.mlp is not None
         normed = tokens if block.norm1 is None else block.norm1(tokens)
-        context = F.scaled_dot_product_attention(*self._queries_keys_values(normed))
+        context = attend(*self._queries_keys_values(normed))
         left = tokens[:, : self.prefix]
         left = left + _scaled(block.projection(context.transpose(1, 2).flatten(2)), block.scale1)
         return left + _scaled(block.mlp(left if block.norm2 is None else block.norm2(left)), block.scale2)
@@ -61,6 +66,33 @@ class LastBlock:
         others = F.linear(normed, weight[size:], None if bias is None else bias[size:])
         keys, values = others.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
         return own.unflatten(-1, (self.heads, -1)).transpose(1, 2), keys, values
+
+
+class PrefixAttention:
+    """The attention of the prefix to all tokens, computed step by step so that its tensors can be read afterwards.
+
+    Attributes:
+        q: the prefix tokens' queries, (batch, head, prefix, channel).
+        k: keys of all tokens.
+        v: values of all tokens.
+        probabilities: (batch, head, prefix, token); they have a gradient where a graph is built.
+        context: the heads' outputs.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    probabilities: Tensor
+    context: Tensor
+
+    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        self.q, self.k, self.v = queries, keys, values
+        probabilities = ((queries * queries.shape[-1] ** -0.5) @ keys.mT).softmax(dim=-1)
+        if torch.is_grad_enabled() and not probabilities.requires_grad:
+            probabilities = probabilities.detach().requires_grad_()
+        self.probabilities = probabilities
+        self.context = probabilities @ values
+        return self.context
 
 
 def find_last_block(model: VisionTransformer) -> LastBlock | None:
