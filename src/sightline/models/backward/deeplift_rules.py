@@ -39,6 +39,7 @@ class Paired(NamedTuple):
 Options = dict[str, Any]
 Call = tuple[tuple[Any, ...], Options]
 Rule = Callable[[Callable[..., Any], Call, Call], Any]
+At = Callable[[Tensor], Tensor]  # picks some places of a tensor
 
 
 def with_backward_of(value: Tensor, surrogate: Tensor) -> Tensor:
@@ -62,19 +63,21 @@ def elementwise(
 
 def clamp(
     x: Paired, function: Callable[[Tensor], Tensor], bounds: tuple[float, float], *, in_place: bool = False
-) -> Paired:
+) -> Tensor:
     r"""Clamp values, as a ReLU does; the slope is that of any elementwise function.
 
     Values are clamped without rounding, so that no difference is too small to divide by, except zero: 0 / 0 is no
-    number, and the derivative stands there.
+    number, and the derivative stands there. The baseline's tensor is overwritten, and no mask is boolean: on a
+    processor those cost several times as much as numbers.
     """
-    inside = x.image.detach()
-    value, low = function(inside), function(x.baseline)
-    slope = (value - low).div_(inside - x.baseline)
-    if slope.sum().isnan():
-        local = torch.ops.aten.hardtanh_backward(slope.new_ones(()).expand_as(slope), inside, *bounds)
-        slope = torch.where(slope.isnan(), local, slope)
-    return Paired(_multiplied(value, x.image, slope, in_place=in_place), low)
+    inside, low = x.image.detach(), function(x.baseline)
+    difference = x.baseline.sub_(inside)
+    value = inside.clamp_(*bounds) if in_place else function(inside)
+    slope = low.sub_(value).div_(difference)
+    same = difference.eq_(0)  # one and zero
+    local = torch.ops.aten.hardtanh_backward(same, value, *bounds)
+    slope = slope.nan_to_num_(0.0).add_(local)
+    return _multiplied(None if in_place else value, x.image, slope, in_place=in_place)
 
 
 def square(x: Paired) -> Paired:
@@ -89,8 +92,8 @@ def reciprocal(x: Paired) -> Paired:
     return Paired(_multiplied(value, x.image, -value * low), low)
 
 
-def _multiplied(value: Tensor, x: Tensor, multiplier: Tensor, *, in_place: bool = False) -> Tensor:
-    """Return a value whose backward multiplies by a given multiplier."""
+def _multiplied(value: Tensor | None, x: Tensor, multiplier: Tensor, *, in_place: bool = False) -> Tensor:
+    """Return a value whose backward multiplies by a given multiplier; None where it was written in place already."""
     multiply = lambda gradient, saved: (gradient * saved,)  # noqa: E731
     return custom_backward(lambda: value, multiply, x, saved=(multiplier,), in_place=in_place)
 
@@ -101,12 +104,17 @@ def _slope(x: Paired, y: Paired, function: Callable[[Tensor], Tensor], *, alike:
     size, least = difference.abs_(), _least(difference.dtype)
     if size.amin() > least:  # whatever the values are; only where it is not, they matter
         return slope
-    few, order = (size > least).logical_not_(), _order_in_memory(slope)  # NaN as well
-    places = few.permute(order).flatten().nonzero()[:, 0]
-    corrected = (
-        slope.permute(order).flatten().index_copy_(0, places, _small_slope(x, y, places, order, function, alike=alike))
-    )
-    return corrected.view([slope.shape[axis] for axis in order]).permute(_inverse(order))
+    few = (size > least).logical_not_()  # NaN as well
+    return _replaced(slope, few, lambda at: _small_slope(x, y, at, function, alike=alike))
+
+
+def _replaced(values: Tensor, few: Tensor, others: Callable[[At], Tensor]) -> Tensor:
+    """Return values with others in a few places; `others` is given what picks these places from a tensor."""
+    order = _order_in_memory(values)
+    flat = lambda t: t.permute(order).flatten()  # noqa: E731
+    places = flat(few).nonzero()[:, 0]
+    replaced: Tensor = flat(values).index_copy_(0, places, others(lambda t: flat(t)[places]))
+    return replaced.view([values.shape[axis] for axis in order]).permute(_inverse(order))
 
 
 def _order_in_memory(values: Tensor) -> tuple[int, ...]:
@@ -120,23 +128,11 @@ def _inverse(order: tuple[int, ...]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
-def _small_slope(
-    x: Paired,
-    y: Paired,
-    places: Tensor,
-    order: tuple[int, ...],
-    function: Callable[[Tensor], Tensor],
-    *,
-    alike: bool,
-) -> Tensor:
-    """Return the slope at some places whose difference is small: the derivative where it is too small to divide by.
-
-    Places are counted along the axes in this order.
-    """
-    inside, outside = (each.apply(lambda t: t.permute(order).flatten()[places]) for each in (x, y))
+def _small_slope(x: Paired, y: Paired, at: At, function: Callable[[Tensor], Tensor], *, alike: bool) -> Tensor:
+    """Return the slope at some places whose difference is small: the derivative where it is too small to divide by."""
+    inside, outside = x.apply(at), y.apply(at)
     difference = _difference(inside)
-    local = _derivative(function, inside.image if alike else x.image)
-    local = local if alike else local.permute(order).flatten()[places]
+    local = _derivative(function, inside.image) if alike else at(_derivative(function, x.image))
     local = local.nan_to_num_(0, 0, 0)  # an infinite slope, as a root has at zero, would be multiplied by zero
     if not difference.any():  # as where channels are dead
         return local
@@ -239,7 +235,7 @@ def clamp_call(func: Callable[..., Any], call: Call, baseline: Call, *, in_place
     name = func.__name__.strip("_")
     given = named(("min_val", "max_val", "inplace"), rest, options) if name == "hardtanh" else {}
     bounds = given.get("min_val", BOUNDS[name][0]), given.get("max_val", BOUNDS[name][1])
-    return clamp(Paired(x, low), _not_in_place(func, rest, options), bounds, in_place=in_place).image
+    return clamp(Paired(x, low), _not_in_place(func, rest, options), bounds, in_place=in_place)
 
 
 def _not_in_place(func: Callable[..., Any], rest: tuple[Any, ...], options: Options) -> Callable[[Tensor], Tensor]:
