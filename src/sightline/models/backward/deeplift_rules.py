@@ -39,7 +39,6 @@ class Paired(NamedTuple):
 Options = dict[str, Any]
 Call = tuple[tuple[Any, ...], Options]
 Rule = Callable[[Callable[..., Any], Call, Call], Any]
-At = Callable[[Tensor], Tensor]  # picks some places of a tensor
 
 
 def with_backward_of(value: Tensor, surrogate: Tensor) -> Tensor:
@@ -104,17 +103,12 @@ def _slope(x: Paired, y: Paired, function: Callable[[Tensor], Tensor], *, alike:
     size, least = difference.abs_(), _least(difference.dtype)
     if size.amin() > least:  # whatever the values are; only where it is not, they matter
         return slope
-    few = (size > least).logical_not_()  # NaN as well
-    return _replaced(slope, few, lambda at: _small_slope(x, y, at, function, alike=alike))
-
-
-def _replaced(values: Tensor, few: Tensor, others: Callable[[At], Tensor]) -> Tensor:
-    """Return values with others in a few places; `others` is given what picks these places from a tensor."""
-    order = _order_in_memory(values)
-    flat = lambda t: t.permute(order).flatten()  # noqa: E731
-    places = flat(few).nonzero()[:, 0]
-    replaced: Tensor = flat(values).index_copy_(0, places, others(lambda t: flat(t)[places]))
-    return replaced.view([values.shape[axis] for axis in order]).permute(_inverse(order))
+    few, order = (size > least).logical_not_(), _order_in_memory(slope)  # NaN as well
+    places = few.permute(order).flatten().nonzero()[:, 0]
+    corrected = (
+        slope.permute(order).flatten().index_copy_(0, places, _small_slope(x, y, places, order, function, alike=alike))
+    )
+    return corrected.view([slope.shape[axis] for axis in order]).permute(_inverse(order))
 
 
 def _order_in_memory(values: Tensor) -> tuple[int, ...]:
@@ -128,11 +122,23 @@ def _inverse(order: tuple[int, ...]) -> list[int]:
     return sorted(range(len(order)), key=order.__getitem__)
 
 
-def _small_slope(x: Paired, y: Paired, at: At, function: Callable[[Tensor], Tensor], *, alike: bool) -> Tensor:
-    """Return the slope at some places whose difference is small: the derivative where it is too small to divide by."""
-    inside, outside = x.apply(at), y.apply(at)
+def _small_slope(
+    x: Paired,
+    y: Paired,
+    places: Tensor,
+    order: tuple[int, ...],
+    function: Callable[[Tensor], Tensor],
+    *,
+    alike: bool,
+) -> Tensor:
+    """Return the slope at some places whose difference is small: the derivative where it is too small to divide by.
+
+    Places are counted along the axes in this order.
+    """
+    inside, outside = (each.apply(lambda t: t.permute(order).flatten()[places]) for each in (x, y))
     difference = _difference(inside)
-    local = _derivative(function, inside.image) if alike else at(_derivative(function, x.image))
+    local = _derivative(function, inside.image if alike else x.image)
+    local = local if alike else local.permute(order).flatten()[places]
     local = local.nan_to_num_(0, 0, 0)  # an infinite slope, as a root has at zero, would be multiplied by zero
     if not difference.any():  # as where channels are dead
         return local
