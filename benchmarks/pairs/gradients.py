@@ -71,7 +71,10 @@ def with_pool(recipe: str) -> Make:
 INTERCEPTED = (
     "every call of the network is intercepted, so that a ReLU that is a function, or shared, is changed as well"
 )
-SLOPES = "the slope of every activation is several passes over it, where a convolution is cheap"
+SLOPES = (
+    "the slope of every activation is several passes over it; captum has no rule for ReLU6, all activations of "
+    "EfficientNet-Lite0: it takes plain gradients there, and its contributions do not add up"
+)
 
 CAPTUM = [
     Pair("gradient(at='pixels', variant='abs_max')", "captum Saliency",
@@ -93,8 +96,7 @@ CAPTUM = [
          reason=INTERCEPTED),
     Pair("guided_grad_cam(variant='captum')", "captum GuidedGradCam",
          captum("GuidedGradCam", layer=True, interpolate_mode="bilinear"), kinds=CNN),
-    Pair("lrp(preset='captum')", "captum LRP", captum("LRP"), kinds=CNN,
-         reason="measured in three rounds beside another program; the reason was not looked for"),
+    Pair("lrp(preset='captum')", "captum LRP", captum("LRP"), kinds=CNN),
     Pair("grad_cam", "captum LayerGradCam", captum("LayerGradCam", layer=True), kinds=CNN),
     Pair("hires_cam", "captum LayerGradientXActivation", captum("LayerGradientXActivation", layer=True), kinds=CNN),
     Pair("conductance(steps={count})", "captum LayerConductance",

@@ -38,6 +38,29 @@ def test_the_clean_logits_are_computed_once():
     assert_close(case.clean, linear(case.images))
 
 
+def test_clean_logits_that_are_not_known_come_from_the_pass_of_the_changed_images():
+    case, sizes, shared = case_of(), [], {}
+    changed = 0.5 * case.images
+
+    def watched(images):
+        sizes.append(len(images))
+        return linear(images) + 1e-6 * torch.arange(len(images))[:, None]  # rounding depends on the place in a batch
+
+    for known in (None, shared, shared):
+        again = Case(adapt(watched), case.images, Logit(0), case.maps, known=known)
+        sizes.clear()
+        with counting() as meter:
+            got, clean = again.predict_with_clean(changed), again.clean
+        assert meter.passes.forward == 4  # also where another case has computed half of them
+        assert_close(got, linear(changed))
+        assert_close(clean, linear(case.images))
+    assert sizes == [2]
+    alone = Case(adapt(watched), case.images, Logit(0), case.maps)
+    sizes.clear()
+    assert torch.equal(alone.predict_with_clean(case.images.clone()), alone.clean)
+    assert sizes == [4]
+
+
 def test_a_curve_is_computed_once_however_often_it_is_described():
     case = case_of()
     with counting() as meter:

@@ -24,5 +24,5 @@ def noisy_batches(
     for done in range(0, samples, at_once):
         count = min(at_once, samples - done)
         rows = [row for row in range(len(images)) for _ in range(count)]
-        copies = [images[row] + spread[row] * normal(images[row], random[row]) for row in rows]
-        yield torch.stack(copies), rows
+        copies = [normal(images[row], random[row]).mul_(spread[row]).add_(images[row]) for row in rows]
+        yield (copies[0][None] if len(copies) == 1 else torch.stack(copies)), rows

@@ -304,6 +304,49 @@ def test_a_batch_norm_is_one_with_its_convolution(tiny_cnn: nn.Module, images: T
         assert_close(sightline.explain(tiny_cnn, images, recipe, target=1).map, want)
 
 
+def convolutions(work: Callable[[], Any]) -> int:
+    """Return how many convolutions run in a call, those of its backward pass included."""
+    with torch.autograd.profiler.profile() as seen:
+        work()
+    return sum(event.count for event in seen.key_averages() if event.key == "aten::conv2d")
+
+
+class Overwritten(nn.Module):
+    """Convolutions whose outputs are overwritten: directly, as a view and after a norm; then a sum over positions."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        torch.manual_seed(9)
+        self.first, self.second, self.third = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 6, 3), nn.Conv2d(6, 6, 3)
+        self.norm, self.relu, self.head = nn.BatchNorm2d(6), nn.ReLU(in_place), nn.Linear(6, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.second(self.relu(self.first(images)))
+        x = self.relu(x.flatten(2)).view(x.shape)
+        found: Tensor = self.head(self.relu(self.norm(self.third(x))).sum(dim=(2, 3)))
+        return found
+
+
+@pytest.mark.parametrize("recipe", [*(f"lrp(composite='{name}')" for name in COMPOSITES), "lrp(preset='captum')"])
+def test_outputs_that_are_overwritten_change_nothing(recipe: str, images: Tensor) -> None:
+    models = [tiny.awake(Overwritten(in_place)).double().eval() for in_place in (True, False)]
+    models[1].load_state_dict(models[0].state_dict())
+    one, other = (sightline.explain(model, images, recipe, target=1).map for model in models)
+    assert_close(one, other)
+
+
+@pytest.mark.parametrize("recipe", ["lrp(composite='epsilon')", "lrp(preset='captum')", "lrp"])
+def test_epsilon_runs_no_layer_again(recipe: str, tiny_cnn: nn.Module, images: Tensor) -> None:
+    adapter, once = sightline.adapt(tiny_cnn), convolutions(lambda: tiny_cnn(images))
+    found = sightline.explain(adapter, images, recipe, target=1)  # surveys the model, once
+    calls = convolutions(lambda: sightline.explain(adapter, images, recipe, target=1))
+    if recipe == "lrp":  # the plus rule does, and once more where an input has both signs
+        assert calls >= 2 * once
+    else:
+        assert calls == once
+    assert found.passes == sightline.types.Passes(2 if recipe == "lrp" else 1, 1) * len(images)
+
+
 class Between(nn.Module):
     """A convolution, an in-place ReLU, and only then a batch norm."""
 

@@ -12,7 +12,7 @@ from sightline.methods.cam.base import LayeredCam, weighted
 from sightline.methods.cam.fusion import Fusion, Layers
 from sightline.methods.gradient.deep_lift import check_sum
 from sightline.models.adapter import Adapter
-from sightline.models.backward.deeplift import DeepLiftBackward, RecordCalls
+from sightline.models.backward.deeplift import DeepLiftBackward, RecordCalls, saving_nothing
 from sightline.models.cnn.adapter import Convolutional
 from sightline.models.passes import in_batches
 from sightline.registry import METHODS
@@ -76,7 +76,7 @@ def _contributions(model: Convolutional, site: str, activation: Tensor, targets:
     recorded = RecordCalls()
     with torch.inference_mode(False), torch.enable_grad():
         baseline = torch.zeros_like(activation).requires_grad_()
-        with recorded:
+        with saving_nothing(), recorded:
             logits = model.tail(baseline, site)
             baseline_scores = [target(logits).detach() for target in targets]
         own = activation.detach().clone().requires_grad_()

@@ -14,7 +14,7 @@ from sightline.errors import UnsupportedModel, warn
 from sightline.methods.gradient.gradient import At, on_grid, tokens_or_pixels
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
-from sightline.models.backward.deeplift import DeepLiftBackward, RecordCalls
+from sightline.models.backward.deeplift import DeepLiftBackward, RecordCalls, saving_nothing
 from sightline.models.memory import held
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.fill import make_fill
@@ -105,9 +105,10 @@ def _propagated(
     model: Adapter, images: Tensor, baseline: Tensor, targets: Sequence[Target], at: str
 ) -> list[_Propagated]:
     recorded = RecordCalls()
-    baseline_scores, baseline_values = _run(model, baseline, targets, at, recorded)
+    with saving_nothing():
+        baseline_scores, baseline_values = _run(model, baseline, targets, at, recorded)
     baseline_values = {name: value.detach() for name, value in baseline_values.items()}
-    baseline_scores = [score.detach() for score in baseline_scores]  # the graph of this pass is no longer needed
+    baseline_scores = [score.detach() for score in baseline_scores]
     scores, values = _run(model, images, targets, at, DeepLiftBackward(recorded.calls))
     of_targets = [
         {name: multiplier * (values[name].detach() - baseline_values[name]) for name, multiplier in multipliers.items()}

@@ -230,4 +230,4 @@ class SmoothGrad(MultiTarget):
 
 
 def _add(total: list[Tensor], more: list[Tensor]) -> list[Tensor]:
-    return [a + b for a, b in zip(total, more, strict=True)] if total else more
+    return [a.add_(b) for a, b in zip(total, more, strict=True)] if total else more

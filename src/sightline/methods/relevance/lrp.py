@@ -74,7 +74,7 @@ class Conservation:
     "lrp",
     family="relevance",
     cite="bach2015",
-    cost="2 forward, 1 backward; 3 and 2 for the gamma and alpha-beta rules; ViT: 1 forward, 2 backward",
+    cost="2 forward, 1 backward; 1 and 1 for epsilon; 3 and 2 for gamma and alpha-beta; ViT: 1 forward, 2 backward",
     needs=("gradient", "layers"),
     parity="zennit EpsilonPlus, EpsilonPlusFlat, EpsilonAlpha2Beta1 and EpsilonGammaBox on CNNs, 1e-9; "
     "zennit's composites on three CNNs and on EfficientNet-Lite0 with a photograph, 1e-8, but for the factor of "
@@ -171,14 +171,14 @@ class Lrp(MultiTarget):
             logits = model(pixels)
         if not rules.count:
             raise UnsupportedModel(f"lrp saw no convolution and no linear layer run in {model.name}; use ig or ixg")
-        reruns = len(images) * model.remaining(site) * self._rules.copies
+        again = len(images) * model.remaining(site)
         attributions = []
         for index, target in enumerate(targets):
             start = _initial_relevance(logits, target)
             with torch.enable_grad():
                 score = (logits * start).sum(dim=1)
             rules.tally = Tally(images)
-            spend(forward=reruns, backward=reruns * (1 - 1 / self._rules.copies))
+            spend(forward=again * self._rules.reruns, backward=again * (self._rules.copies - 1))
             relevance = model.gradients(score, seen, retain=index < len(targets) - 1)[site]
             values = (relevance if site == "image" else model.to_map(site, relevance, images)).sum(dim=1)
             kept = Conservation(start.sum(dim=1), values.sum(dim=(1, 2)), rules.tally.biases, rules.tally.stabiliser)
@@ -189,8 +189,8 @@ class Lrp(MultiTarget):
         if isinstance(model, VisionTransformer):
             return transformer_cost(model, count, self.layer)
         site = "image" if self.layer is None else model.layer(self.layer)
-        backward = count * self._rules.copies * model.remaining(site)
-        return Passes(1 + backward, backward)
+        remaining = count * model.remaining(site)
+        return Passes(1 + self._rules.reruns * remaining, self._rules.copies * remaining)
 
     def peak(self, model: Adapter) -> int:
         """Return the bytes held for one image: a graph and the relevances, with the attention."""

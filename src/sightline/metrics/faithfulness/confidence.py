@@ -41,7 +41,7 @@ class _Masked(PerturbationOptions):
     def scores(self, case: Case) -> tuple[Tensor, Tensor]:
         """Return the score of each image, and of the image multiplied by its map."""
         target = case.followed(self.score, truth=self.label)
-        masked = case.once(("masked image", self.fill, self.scale), lambda: case.model.predict(self.masked(case)))
+        masked = case.once(("masked image", self.fill, self.scale), lambda: case.predict_with_clean(self.masked(case)))
         before, after = (case.read(target, logits).double() for logits in (case.clean, masked))
         return before, after
 

@@ -12,7 +12,7 @@ Backward = Callable[..., tuple[Tensor, ...]]
 
 
 def custom_backward(
-    compute: Callable[[], Tensor],
+    compute: Callable[[], Tensor | None],
     backward: Backward,
     *inputs: Tensor,
     saved: tuple[Tensor, ...] = (),
@@ -21,11 +21,11 @@ def custom_backward(
     """Compute a call, and propagate what arrives at its output to its inputs by `backward`.
 
     Args:
-        compute: returns the value, from tensors that nothing else uses.
+        compute: returns the value, from tensors that nothing else uses; or None where it wrote it into the first input.
         backward: is given the gradient of the output and the saved tensors; returns the gradient of each input.
         inputs: the tensors that get a gradient.
         saved: tensors kept for the backward pass; autograd raises if one is overwritten meanwhile.
-        in_place: write the value into the first input, as an in-place call does.
+        in_place: the value is written into the first input, as an in-place call does.
     """
     output: Tensor = _CustomBackward.apply(compute, backward, saved, in_place, *inputs)  # type: ignore[no-untyped-call]
     return output
@@ -38,11 +38,11 @@ class _CustomBackward(torch.autograd.Function):
     ) -> Tensor:
         ctx.custom = backward
         ctx.save_for_backward(*saved)
-        value: Tensor = compute()
+        value: Tensor | None = compute()
         if not in_place:
-            return value
+            return value  # type: ignore[return-value]
         ctx.mark_dirty(inputs[0])
-        return inputs[0].copy_(value)
+        return inputs[0] if value is None else inputs[0].copy_(value)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -98,11 +99,15 @@ class RecordCalls(_Intercepted):
 
 
 class DeepLiftBackward(_Intercepted):
-    """Give every nonlinear call the slope between its values on the image and on the baseline as its backward."""
+    """Give every nonlinear call the slope between its values on the image and on the baseline as its backward.
+
+    The recorded calls are taken out of their list, so that each is freed once it was needed.
+    """
 
     def __init__(self, calls: list[RecordedCall]) -> None:
         super().__init__()
         self._recorded = calls[::-1]
+        calls.clear()
 
     def _handle(self, name: str, func: Callable[..., Any], call: rules.Call) -> Any:
         recorded, baseline = self._recorded.pop() if self._recorded else ("nothing", ((), {}))
@@ -122,6 +127,11 @@ class DeepLiftBackward(_Intercepted):
         super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         if isinstance(error, _DifferentCalls):
             raise UnsupportedModel(str(error)) from None
+
+
+def saving_nothing() -> saved_tensors_hooks:
+    """Return a context in which no call keeps tensors for a backward pass: the memory is free for the next layer."""
+    return saved_tensors_hooks(lambda saved: None, lambda kept: kept)
 
 
 def _call_name(func: Callable[..., Any]) -> str:

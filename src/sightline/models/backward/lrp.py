@@ -8,7 +8,7 @@ calls and plain functions are all the same here. A call without a rule is refuse
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,17 @@ from sightline.models.backward.custom import (
     tensors,
     unchanged,
 )
-from sightline.models.backward.lrp_rules import Affine, Box, Composite, Tally, box, propagate_linear, stabilised
+from sightline.models.backward.lrp_rules import (
+    Affine,
+    Box,
+    Composite,
+    Tally,
+    box,
+    epsilon,
+    propagate_linear,
+    stabilised,
+    with_transposed,
+)
 
 # Calls that only move values: relevance goes where the value came from. Dropout does nothing in eval mode.
 MOVES = {
@@ -78,6 +88,24 @@ class _PaddedInput:
     version: int
 
 
+class _KeptOutput:
+    """The output of a layer, kept without its graph for the backward pass; copied before a call overwrites it."""
+
+    def __init__(self, output: Tensor) -> None:
+        self._value = output.detach()
+        self._version = output._version
+
+    def copy(self) -> None:
+        """Copy what is about to be overwritten."""
+        if (value := self.value) is not None:
+            self._value, self._version = value.clone(), 0
+
+    @property
+    def value(self) -> Tensor | None:
+        """The output; None where it was overwritten after all, as by a call on a view of it."""
+        return self._value if self._value._version == self._version else None
+
+
 class Relevance(TorchFunctionMode):
     """The mode in which every call of a network has its relevance rule as backward.
 
@@ -97,6 +125,7 @@ class Relevance(TorchFunctionMode):
         self._layer_outputs: Any = WeakTensorKeyDictionary()
         self._layer_nodes: dict[Any, _LayerOutput] = {}  # the same, by what made them in autograd's graph
         self._layer_inputs: Any = WeakTensorKeyDictionary()  # by version: whether a layer with a rule took it
+        self._kept_outputs: Any = WeakTensorKeyDictionary()
         self._gates: Any = WeakTensorKeyDictionary()
         self._padded_inputs: Any = WeakTensorKeyDictionary()
 
@@ -159,7 +188,12 @@ class Relevance(TorchFunctionMode):
             lambda x, w, b: func(x if pad is None else pad(x), w, b, **given),
             detached(weight), detached(bias), rule, self.box, last,
         )  # fmt: skip
-        output = self._through(layer, x, lambda: layer.run(x.detach(), layer.weight, layer.bias))
+        if rule is epsilon:
+            value, transposed = with_transposed(layer.rerun, x)
+            layer = replace(layer, transposed=transposed)
+        else:
+            value = layer.rerun(x.detach())
+        output = self._through(layer, x, value)
         if not last or output.ndim == 2:  # channels on axis 1, where a batch norm expects them
             self._layer_outputs[output] = _LayerOutput(layer, x, output._version)
             self._layer_nodes[output.grad_fn] = self._layer_outputs[output]
@@ -199,32 +233,56 @@ class Relevance(TorchFunctionMode):
         before = self._layer_before(x)
         if self.composite.captum or (before is None and self.composite.norms):
             return self._linear_map(func, args, kwargs, shift.reshape(-1, *[1] * (x.ndim - 2)))
-        compute = partial(run, func, args, kwargs)
         if before is None:
-            return custom_backward(compute, unchanged, x)
-        return self._through(before.layer.merged(scale, shift), before.x, compute)
+            return custom_backward(partial(run, func, args, kwargs), unchanged, x)
+        with torch.no_grad():
+            value = func(*args, **kwargs)
+        return self._through(before.layer.merged(scale, shift), before.x, value)
 
-    def _through(self, layer: Affine, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+    def _through(self, layer: Affine, x: Tensor, value: Tensor) -> Tensor:
+        """Return the output of a layer, whose backward is its rule."""
+        kept = _KeptOutput(value) if layer.needs_output else None
+
+        def propagate(relevance: Tensor, x: Tensor) -> Tensor:
+            own = None if kept is None else kept.value
+            output = lambda: layer.rerun(x) if own is None else own  # noqa: E731
+            return layer.propagate(relevance, x, output, self.composite.stabiliser, self.tally)
+
+        return self._with_relevance(x, value, propagate, kept)
+
+    def _with_relevance(
+        self, x: Tensor, value: Tensor, propagate: Callable[[Tensor, Tensor], Tensor], kept: _KeptOutput | None
+    ) -> Tensor:
+        """Return a value computed from an input, with what propagates its relevance as backward."""
         self._uses_as_layer_input(x).append(True)
-        stabiliser = self.composite.stabiliser
+        output = custom_backward(lambda: value, lambda *given: (propagate(*given),), x, saved=(x,))
+        if kept is not None:
+            self._kept_outputs[output] = kept
+        return output
 
-        def backward(relevance: Tensor, x: Tensor) -> tuple[Tensor]:
-            return (layer.propagate(relevance, x, stabiliser, self.tally),)
-
-        return custom_backward(compute, backward, x, saved=(x,))
+    def _overwrites(self, x: Tensor) -> None:
+        """Copy what is kept of a tensor before a call overwrites it."""
+        if kept := self._kept_outputs.pop(x, None):
+            kept.copy()
 
     def _linear_map(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any, biases: Tensor | None = None
     ) -> Tensor:
         x, rest, options = split_input(args, kwargs)
-        self._uses_as_layer_input(x).append(True)
-        stabiliser = self.composite.stabiliser
 
-        def backward(relevance: Tensor, x: Tensor) -> tuple[Tensor]:
-            repeated = lambda x: func(x, *rest, **options)  # noqa: E731
-            return (propagate_linear(repeated, relevance, x, stabiliser, self.tally, biases),)
+        def repeated(x: Tensor) -> Tensor:
+            again: Tensor = func(x, *rest, **options)
+            return again
 
-        return custom_backward(partial(run, func, args, kwargs), backward, x, saved=(x,))
+        value, transposed = with_transposed(repeated, x)
+        kept, stabiliser = _KeptOutput(value), self.composite.stabiliser
+
+        def propagate(relevance: Tensor, x: Tensor) -> Tensor:
+            z = kept.value
+            share = self.tally.divided(relevance, repeated(x) if z is None else z, stabiliser, biases)
+            return transposed(share) * x
+
+        return self._with_relevance(x, value, propagate, kept)
 
     def _layer_norm(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
         given = named(("input", "normalized_shape", "weight", "bias", "eps"), args, kwargs)
@@ -250,43 +308,62 @@ class Relevance(TorchFunctionMode):
         x, _, _ = split_input(args, kwargs)
         asked = kwargs.get("inplace", args[-1] if len(args) > 1 else False) is True
         in_place = asked or func.__name__.endswith("_")
-        output = custom_backward(partial(run, func, args, kwargs), unchanged, x, in_place=in_place)
+        output = self._computed(func, args, kwargs, unchanged, x, in_place=in_place)
         if gate:
             self._gates[output] = True
         return output
 
     def _sum(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
         a, b = args if len(args) == 2 else (args[0], kwargs["other"])
-        in_place, compute = func.__name__ in IN_PLACE, partial(run, func, args, kwargs)
+        in_place = func.__name__ in IN_PLACE
+        computed = partial(self._computed, func, args, kwargs, in_place=in_place)
         if not (depends_on_image(a) and depends_on_image(b)) and (depends_on_image(a) or not in_place):
-            return self._shifted(compute, a if depends_on_image(a) else b, in_place)
+            x = a if depends_on_image(a) else b
+            shape = x.shape
+            return computed(lambda relevance: (relevance.sum_to_size(shape),), x)
         if kwargs.get("alpha", 1) != 1 or func.__name__ in DIFFERENCES or not depends_on_image(a):
             raise _NoRule("lrp has no rule for a difference or a weighted sum of two signals; use ig or ixg here")
         if self.composite.captum:
-            return custom_backward(compute, self._copy_to_summands([a, b]), a, b, in_place=in_place)
+            return computed(self._copy_to_summands([a, b]), a, b)
         total, stabiliser = a.detach() + b.detach(), self.composite.stabiliser
         z = stabilised(total, stabiliser)
         shares = [(x.detach() / z, x.shape) for x in (a, b)]  # computed now: a summand may be overwritten later
 
         def backward(relevance: Tensor) -> tuple[Tensor, ...]:
-            self.tally.add(relevance / z, total, stabiliser)
+            self.tally.add(relevance / z, z - total)
             return tuple((relevance * share).sum_to_size(shape) for share, shape in shares)
 
-        return custom_backward(compute, backward, a, b, in_place=in_place)
+        return computed(backward, a, b)
 
-    def _shifted(self, compute: Callable[[], Tensor], x: Tensor, in_place: bool) -> Tensor:
-        shape = x.shape
-        return custom_backward(compute, lambda relevance: (relevance.sum_to_size(shape),), x, in_place=in_place)
+    def _computed(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Any,
+        backward: Backward,
+        *inputs: Tensor,
+        in_place: bool,
+    ) -> Tensor:
+        """Return the value of an elementwise call with a backward; in place, it is written where the call writes it."""
+        if not in_place:
+            return custom_backward(partial(func, *detached(args), **detached(kwargs)), backward, *inputs)
+        self._overwrites(inputs[0])
+
+        def compute() -> None:
+            func(*detached(args), **detached(kwargs))
+
+        return custom_backward(compute, backward, *inputs, in_place=True)
 
     def _product(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Tensor:
         a, b = args if len(args) == 2 else (args[0], kwargs["other"])
         name, in_place = func.__name__, func.__name__ in IN_PLACE
-        signal, compute = self._signal(a, b), partial(run, func, args, kwargs)
-        if (name in QUOTIENTS and depends_on_image(b)) or signal is None or compute().shape != signal.shape:
+        signal = self._signal(a, b)
+        both = torch.broadcast_shapes(*(x.shape for x in (a, b) if isinstance(x, Tensor)))
+        if (name in QUOTIENTS and depends_on_image(b)) or signal is None or both != signal.shape:
             raise _NoRule("lrp has no rule for a product or a quotient of two signals; use ig or ixg here")
         if in_place and signal is not a:
             raise _NoRule("lrp has no rule for a gate that is overwritten; use ig or ixg here")
-        return custom_backward(compute, unchanged, signal, in_place=in_place)
+        return self._computed(func, args, kwargs, unchanged, signal, in_place=in_place)
 
     def _signal(self, a: Any, b: Any) -> Tensor | None:
         """Return the factor that relevance belongs to; the other is a constant or a gate, and gets none."""
