@@ -5,8 +5,6 @@
     python benchmarks/growth.py                       # one method per family, every axis; a few minutes
     python benchmarks/growth.py --quick --methods gae,caap --axes tokens
     python benchmarks/growth.py --out figures         # one plot per family, SVG
-    python benchmarks/growth.py --autocast timm/vit_tiny_patch16_224
-    python benchmarks/growth.py --limit 4             # every method on a random ViT-B/16 at 384 px: GiB held at most
 
 Small random models: a vision transformer, and for the size of the image a convolutional network. The processor time is
 the least of a few runs; the memory is the largest sum of the tensors held at once. To the four largest points a
@@ -34,7 +32,7 @@ from torch import Tensor, nn
 
 import sightline
 from sightline.extras import require
-from sightline.models.memory import GIB, LiveTensors
+from sightline.models.memory import LiveTensors
 from sightline.registry import METHODS
 
 TABLE = Path(__file__).parents[1] / "docs" / "measured" / "growth.csv"
@@ -62,50 +60,48 @@ FAMILIES = {
     "concepts": "dff",
     "chance": "sobel",
 }
-SHORT = {  # recipes that hold as much memory as the method itself, with few steps
+SHORT = {  # recipes that hold as much memory as the method itself: few steps or samples, one batch of them at least
     "ig": "ig(steps=8)",
     "guided_ig": "guided_ig(steps=1)",
-    "blur_ig": "blur_ig(steps=5)",
-    "xrai": "xrai(steps=4)",
-    "idgi": "idgi(steps=4)",
-    "gradient_shap": "gradient_shap(samples=4)",
-    "deep_lift_shap": "deep_lift_shap(samples=2)",
-    "smooth_grad": "smooth_grad(samples=4)",
+    "blur_ig": "blur_ig(steps=9)",
+    "xrai": "xrai(steps=8)",
+    "idgi": "idgi(steps=8)",
+    "gradient_shap": "gradient_shap(samples=8)",
+    "deep_lift_shap": "deep_lift_shap(samples=8)",
+    "smooth_grad": "smooth_grad(samples=8)",
+    "dave": "dave(samples=8)",
     "iia": "iia(steps=2)",
     "iia2": "iia2(steps=2)",
     "iia3": "iia3(steps=1)",
-    "img": "img(steps=4)",
-    "act": "act(steps=4)",
+    "img": "img(steps=8)",
+    "act": "act(steps=8)",
     "tis": "tis(samples=8)",
     "rise": "rise(samples=8)",
     "d_rise": "d_rise(samples=8)",
     "hsic": "hsic(samples=8, cells=2)",
     "sobol": "sobol(samples=2, cells=2)",
-    "craft": "craft(components=2, samples=4)",
-    "conductance": "conductance(steps=4)",
-    "internal_influence": "internal_influence(steps=4)",
-    "iba": "iba(steps=1, samples=1)",
+    "craft": "craft(components=2, samples=8)",
+    "conductance": "conductance(steps=8)",
+    "internal_influence": "internal_influence(steps=8)",
+    "iba": "iba(steps=1, samples=10)",
     "m2ib": "m2ib(steps=1)",
     "pami": "pami(segments=(('grid', 3),), samples=1)",
     "extremal_perturbation": "extremal_perturbation(steps=1)",
     "lime": "lime(samples=8, segments=('grid', 3))",
     "kernel_shap": "kernel_shap(samples=10, segments=('grid', 3))",
     "partition_shap": "partition_shap(samples=8)",
-    "shapley_sampling": "shapley_sampling(samples=1, segments=('grid', 2))",
-    "feature_ablation": "feature_ablation(segments=('grid', 2))",
-    "occlusion": "occlusion(window=0.5, stride=0.5)",
+    "shapley_sampling": "shapley_sampling(samples=2, segments=('grid', 2))",
+    "feature_ablation": "feature_ablation(segments=('grid', 3))",
+    "occlusion": "occlusion(window=0.5, stride=0.25)",
     "ss_cam": "ss_cam(samples=1)",
     "is_cam": "is_cam(samples=1)",
-    "gscore_cam": "gscore_cam(channels=4)",
-    "smooth_grad_cam_pp": "smooth_grad_cam_pp(samples=4)",
-    "bi_attn": "bi_attn(steps=4)",
-    "tam": "tam(steps=4)",
-    "t_attn": "t_attn(steps=4)",
-    "att_ig": "att_ig(steps=4)",
+    "gscore_cam": "gscore_cam(channels=8)",
+    "smooth_grad_cam_pp": "smooth_grad_cam_pp(samples=8)",
+    "bi_attn": "bi_attn(steps=8)",
+    "tam": "tam(steps=8)",
+    "t_attn": "t_attn(steps=8)",
+    "att_ig": "att_ig(steps=8)",
 }
-# Hundreds of forward passes without a graph, as many at once as of those above: what they hold is measured there.
-MANY = ("ablation_cam", "at_man", "is_cam", "mutex", "recipro_cam", "score_cam", "simple_deletion", "simple_insertion",
-        "ss_cam", "vit_cx")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -264,49 +260,6 @@ def plot(folder: Path, family: str, rows: Sequence[Growth]) -> None:
     pyplot.close(figure)
 
 
-def check_limit(limit: float, names: Sequence[str]) -> int:
-    """Explain one image with every method on a random ViT-B/16 at 384 px; return how many hold more than the limit."""
-    torch.manual_seed(0)
-    adapter = sightline.adapt(require("timm").create_model("vit_base_patch16_384").eval())
-    images = pictures(1, 384)
-    above = 0
-    for name in names:
-        start = time.process_time()
-        try:
-            with LiveTensors() as tensors:
-                sightline.explain(adapter, images, SHORT.get(name, name), target=1)
-        except sightline.errors.SightlineError as error:
-            print(f"{name:24} {str(error)[:90]}", flush=True)
-            continue
-        declared = sightline.parse(SHORT.get(name, name)).cost(adapter).peak
-        seconds = time.process_time() - start
-        print(f"{name:24} {tensors.peak / GIB:6.2f} GiB, declared {declared / GIB:6.2f}  {seconds:6.1f} s", flush=True)
-        above += tensors.peak > limit * GIB
-    print(f"{above} of {len(names)} methods hold more than {limit:g} GiB beside the weights")
-    return above
-
-
-def check_autocast(name: str) -> None:
-    """Print how far `ixg` at the pixels moves under autocast, as a share of its largest value, with random images."""
-    adapter = sightline.load(name, pretrained=name.startswith("file:"))
-    images = pictures(4, adapter.default_size[0])
-    model: nn.Module = adapter.model
-    with torch.no_grad():
-        best = model(images).argmax(dim=1, keepdim=True)
-
-    def maps(kind: torch.dtype | None) -> Tensor:
-        pixels = images.clone().requires_grad_()
-        with torch.autocast("cpu", dtype=kind or torch.bfloat16, enabled=kind is not None):
-            logits = model(pixels)
-        (gradient,) = torch.autograd.grad(logits.float().gather(1, best).sum(), pixels)
-        return (gradient * images).sum(dim=1).flatten(1)
-
-    exact = maps(None)
-    for kind in (torch.bfloat16, torch.float16):
-        apart = (maps(kind) - exact).abs().amax(dim=1) / exact.abs().amax(dim=1)
-        print(kind, " ".join(f"{share:.4f}" for share in apart.tolist()))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", default="", help="names with commas between, or all; by default one per family")
@@ -315,16 +268,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="once, the four smallest values of each axis")
     parser.add_argument("--out", type=Path, help="a folder for one plot per family")
     parser.add_argument("--table", type=Path, default=TABLE)
-    parser.add_argument("--limit", type=float, help="instead, GiB that every method on a ViT-B/16 at 384 px may hold")
-    parser.add_argument("--autocast", metavar="MODEL", help="instead, how far maps of a model move under autocast")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
-    if asked.autocast:
-        check_autocast(asked.autocast)
-        return 0
-    if asked.limit:
-        every = [name for name in METHODS if name not in (*MANY, "token_activation_map")]
-        return int(check_limit(asked.limit, asked.methods.split(",") if asked.methods else every) > 0)
     rows: list[Growth] = []
     for family, recipe in chosen(asked):
         for axis in asked.axes.split(","):

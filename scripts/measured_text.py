@@ -1,4 +1,4 @@
-"""Write what docs/measured holds into the guides and the README: claims, leaderboard, default panel, speed.
+"""Write what docs/measured holds into the guides and the README: claims, leaderboard, default panel, speed, memory.
 
     python scripts/measured_text.py
 
@@ -12,8 +12,9 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
+from statistics import median
 
 DOCS = Path(__file__).parent.parent / "docs"
 GUIDES = {"iia": "IIA", "var": "VAR", "skip_plus": "SkipPLUS", "caap": "CAAP", "mda": "MDA"}
@@ -243,6 +244,45 @@ def peer_reasons(least: float = 0.98) -> str:
     return "".join(f"* {', '.join(dict.fromkeys(names))}: {reason}.\n" for reason, names in slower.items())
 
 
+# ---- memory and mixed precision -------------------------------------------------------------------------------------
+
+BOUNDS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # GiB
+EXACT = 1e-3  # that results may differ by, as a share of a map's largest value
+
+
+def memory() -> str:
+    """Return which methods hold how much on a ViT-B/16 at 384 pixels, and where the declared peak is far from it."""
+    rows = [row for row in read("memory_384") if row["gib"]]
+    total = {row["method"]: float(row["gib"]) + float(row["options_gib"] or 0) for row in rows}
+    cells = []
+    for low, high in reversed([*pairwise(BOUNDS)]):
+        own = sorted((name for name in total if low <= total[name] < high), key=lambda name: -total[name])
+        if own:
+            cells.append(
+                (f"{low:g} to {high:g}", str(len(own)), ", ".join(f"`{name}` {total[name]:.2f}" for name in own))
+            )
+    ratios = {row["method"]: float(row["declared_gib"]) / max(float(row["gib"]), 1e-3) for row in rows}
+    less = [f"`{name}`" for name, ratio in ratios.items() if ratio < 0.5]
+    more = [f"`{name}`" for name, ratio in ratios.items() if ratio > 2]
+    said = f"Less than half is declared by {', '.join(less) or 'none'}, more than twice as much by {', '.join(more)}.\n"
+    return f"\n{table(('GiB', 'methods', 'which'), cells)}\n{said}"
+
+
+def autocast() -> str:
+    """Return how far mixed precision moves maps, by model and precision, and which methods it leaves within 1e-3."""
+    cells = []
+    for model, own in groupby(read("autocast"), key=lambda row: row["model"]):
+        rows = [row for row in own if row["bfloat16"]]
+        for kind in ("bfloat16", "float16"):
+            moved = {row["method"]: float(row[kind]) for row in rows if row[kind] != "fails"}
+            within = [f"`{name}`" for name, share in moved.items() if share <= EXACT]
+            fails = sum(row[kind] == "fails" for row in rows)
+            middle = f"{median(moved.values()):.1%}"
+            cells.append((MODELS[model], kind, str(len(rows)), str(fails), middle, ", ".join(within) or "none"))
+    heads = ("model", "precision", "methods", "that fail", "median deviation", "within 1e-3")
+    return f"\n{table(heads, cells)}"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     **{f"claims-{guide}": (lambda paper=paper: claims_of(paper)) for guide, paper in GUIDES.items()},  # type: ignore[misc]
     "claims": all_claims,
@@ -250,6 +290,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "peers": peers,
     "peers-in-short": peers_in_short,
     "peer-reasons": peer_reasons,
+    "memory": memory,
+    "autocast": autocast,
     **{
         f"leaderboard-{kind}": (lambda kind=kind: board(kind))  # type: ignore[misc]
         for kind in ("vit", "cnn", "vit-photographs", "cnn-photographs")

@@ -11,7 +11,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 READ = {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__array__", "numpy", "cpu", "equal",
-        "allclose", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "is_nonzero"}  # fmt: skip
+        "allclose", "nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "is_nonzero", "bincount",
+        "__contains__"}  # fmt: skip
 MADE = {"tensor", "as_tensor", "asarray", "from_numpy", "arange", "linspace", "zeros", "ones", "empty", "full", "eye",
         "rand", "randn", "randint", "randperm", "scalar_tensor"}  # fmt: skip
 INDEX = {"__getitem__", "__setitem__", "index_put_"}
@@ -37,6 +38,8 @@ class PretendedDevice(TorchFunctionMode):
         tensors = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
         self._count(name, args, options, tensors)
         output = func(*args, **options)
+        if name in ("cpu", "to") and output is args[0]:
+            output = output.view_as(output)  # the copy that there would be: where it lies is noted for it alone
         if self._on_processor(name, args, options, tensors):
             drawn = options.get("generator") is not None or any(getattr(x, "_drawn", False) for x in tensors)
             for made in tree_leaves(output):
@@ -47,7 +50,8 @@ class PretendedDevice(TorchFunctionMode):
     def _count(self, name: str, args: Any, options: dict[str, Any], tensors: list[Tensor]) -> None:
         on_device = [tensor for tensor in tensors if not getattr(tensor, "_processor", False)]
         to_processor = name == "to" and "cpu" in args
-        if on_device and (name in READ or to_processor):
+        of_a_mask = name == "where" and len(args) == 1
+        if on_device and (name in READ or to_processor or of_a_mask):
             self.note(self.waits, name)
         elif name in INDEX and on_device and not getattr(args[0], "_processor", False):
             self._count_index(name, args[1])

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sightline.models.passes import in_batches
+from sightline.models.passes import in_batches, take_rows
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.curve import read_scores
-from sightline.perturb.tokens import run_on_tokens
+from sightline.perturb.tokens import run_kept
 from sightline.types import Attribution, Target
 
 
@@ -73,11 +73,12 @@ def _scores(
 ) -> Tensor:
     """Score the masks in these rows, which all keep equally many patches: (target, row)."""
     chosen = [pairs[row] for row in rows.tolist()]
-    keep = torch.stack([unique[image][0][index].nonzero()[:, 0] for image, index in chosen])
+    masks = torch.stack([unique[image][0][index] for image, index in chosen])
+    keep = masks.nonzero()[:, 1].reshape(len(masks), -1).to(tokens.device)
 
     def work(part: slice) -> Tensor:
         images = [image for image, _ in chosen[part]]
-        logits = run_on_tokens(model, tokens[images], keep[part])
+        logits = run_kept(model, take_rows(tokens, images), keep[part])
         return torch.stack([read_scores(model, target.take(images), logits) for target in targets])
 
     return torch.cat(in_batches(work, len(chosen), model.batch), dim=1)

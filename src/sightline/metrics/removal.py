@@ -89,7 +89,7 @@ def sums_and_drops(case: Case, removed: Iterable[Tensor], fill: Fill, target: Ta
 
     def summed() -> Iterator[Tensor]:
         for values, masks in zip(scaled, removed, strict=True):
-            sums.append(torch.stack([values[mask].sum() for mask in masks.flatten(1)]))
+            sums.append(torch.stack([torch.where(mask, values, 0.0).sum() for mask in masks.flatten(1)]))
             yield masks
 
     logits = logits_without(case, summed(), fill)

@@ -109,7 +109,7 @@ def ranks(values: Tensor) -> Tensor:
         sizes = rising.abs().clamp(min=rising.abs().mean())  # what cancels keeps the error of what it came from
         parted = rising.diff() > near * torch.maximum(sizes[1:], sizes[:-1])
         group = torch.cat([parted.new_zeros(1), parted]).cumsum(dim=0)
-        count = group.bincount().double()
+        count = torch.zeros_like(rising).index_add_(0, group, torch.ones_like(rising))  # of each group; then zeros
         mean_ranks[row, order] = (count.cumsum(dim=0) - (count - 1) / 2)[group]
     return mean_ranks
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from sightline.errors import InputError, RecipeError, ShapeError, TargetError
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
-from sightline.models.passes import full_precision, in_batches
+from sightline.models.passes import full_precision, in_batches, take_rows
 from sightline.models.signature import WITHOUT_PROBABILITIES
 from sightline.models.survey import IMAGENET_SIZE
 from sightline.perturb.fill import Fill, InPaint
@@ -241,9 +241,9 @@ def painted_responses(
 
     def work(pairs: slice) -> Tensor:
         rows = [index // points for index in range(pairs.start, pairs.stop)]
-        each = limits[[index % points for index in range(pairs.start, pairs.stop)], None, None]
-        removed = places[rows] < each if direction == "delete" else places[rows] >= each
-        return read_scores(model, target.take(rows), model(fill.paint(model, images[rows], removed)))
+        each, ranked = limits.repeat(len(images))[pairs, None, None], take_rows(places, rows)
+        removed = ranked < each if direction == "delete" else ranked >= each
+        return read_scores(model, target.take(rows), model(fill.paint(model, take_rows(images, rows), removed)))
 
     with torch.no_grad():
         scores = in_batches(work, len(images) * points, model.batch)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from sightline.errors import InputError, RecipeError
 from sightline.models.adapter import Adapter
-from sightline.models.passes import full_precision
+from sightline.models.passes import full_precision, require_true
 from sightline.seeds import generators, uniform
 
 FillName = Literal["zero", "blur", "black", "white", "mean"]
@@ -119,12 +119,14 @@ class InPaint:
     def paint(self, model: Adapter, images: Tensor, removed: Tensor) -> Tensor:
         """Return the images, (n, 3, height, width), with the removed pixels, bool (n, height, width), painted."""
         painted = self.function(model.denormalise(images), removed)
-        if not isinstance(painted, Tensor) or painted.shape != images.shape or not torch.isfinite(painted).all():
-            came = tuple(painted.shape) if isinstance(painted, Tensor) else type(painted).__name__
-            raise InputError(
-                f"the in-painter gave {came} for pictures of shape {tuple(images.shape)}; "
-                "it must give finite pixel values in 0..1 of the same shape"
-            )
+        came = tuple(painted.shape) if isinstance(painted, Tensor) else type(painted).__name__
+        error = InputError(
+            f"the in-painter gave {came} for pictures of shape {tuple(images.shape)}; "
+            "it must give finite pixel values in 0..1 of the same shape"
+        )
+        if not isinstance(painted, Tensor) or painted.shape != images.shape:
+            raise error
+        require_true(torch.isfinite(painted).all(), error)
         nothing = removed.flatten(1).all(dim=1)[:, None, None, None]
         whole = torch.where(nothing, self(model, images), model.normalise(painted.to(images)))
         return torch.where(removed[:, None], whole, images)

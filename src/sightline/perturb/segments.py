@@ -44,14 +44,21 @@ class Segments:
     @cached_property
     def _pieces(self) -> list[tuple[Box, Tensor | None]]:
         """The bounding box of each segment and its mask inside it; no mask where it fills the box."""
-        return [self._piece(segment) for segment in range(self.count)]
+        ends = torch.stack([*self._ends(0), *self._ends(1), self.pixels], dim=1).tolist()  # read once, for all segments
+        pieces: list[tuple[Box, Tensor | None]] = []
+        for segment, (top, bottom, left, right, pixels) in enumerate(ends):
+            box = slice(top, bottom + 1), slice(left, right + 1)
+            filled = pixels == (bottom + 1 - top) * (right + 1 - left)
+            pieces.append((box, None if filled else self.labels[box] == segment))
+        return pieces
 
-    def _piece(self, segment: int) -> tuple[Box, Tensor | None]:
-        mask = self.labels == segment
-        rows, columns = mask.any(dim=1).nonzero()[:, 0], mask.any(dim=0).nonzero()[:, 0]
-        box = slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
-        inside = mask[box]
-        return box, None if bool(inside.all()) else inside
+    def _ends(self, axis: int) -> tuple[Tensor, Tensor]:
+        """Return the first and the last row (axis 0) or column (axis 1) of each segment."""
+        along = torch.arange(self.labels.shape[axis], device=self.labels.device).unsqueeze(1 - axis)
+        labels, places = self.labels.flatten().long(), along.expand_as(self.labels).flatten()
+        nothing = torch.zeros_like(self.pixels)
+        first, last = (nothing.scatter_reduce(0, labels, places, end, include_self=False) for end in ("amin", "amax"))
+        return first, last
 
     def paste(self, canvas: Tensor, source: Tensor, segment: int) -> None:
         """Copy a segment of `source` into `canvas`, both of shape (channel, height, width)."""

@@ -22,7 +22,15 @@ def run_on_tokens(model: VisionTransformer, tokens: Tensor, keep: Tensor) -> Ten
         tokens: X_0 as `model.start` gives it, shape (batch, token, channel).
         keep: the patches that stay, row-major indices on the grid, shape (batch, kept); any order, none twice.
     """
-    keep = _checked(model, tokens, keep)
+    return run_kept(model, tokens, _checked(model, tokens, keep))
+
+
+def run_kept(model: VisionTransformer, tokens: Tensor, keep: Tensor) -> Tensor:
+    """Return the same for patches that are known to be there, sorted in each row: to look would be to wait for them."""
+    if keep.shape[1] == 0 and model.pool in ("mean", "cls+mean", "map"):
+        raise InputError(
+            f"got no patch to keep; the classifier of {model.name} reads the patches, so leave one at least"
+        )
     prefix, patches = tokens[:, : model.prefix], tokens[:, model.prefix :]
     kept = patches.gather(1, keep[..., None].expand(-1, -1, tokens.shape[-1]))
     return model.logits_of(torch.cat([prefix, kept], dim=1), keep=keep)
@@ -37,10 +45,6 @@ def _checked(model: VisionTransformer, tokens: Tensor, keep: Tensor) -> Tensor:
         raise InputError(f"got patches {int(keep.min())} to {int(keep.max())}; there are 0 to {patches - 1}")
     if (keep.diff(dim=1) == 0).any():
         raise InputError("got the same patch twice in keep; name each patch once")
-    if keep.shape[1] == 0 and model.pool in ("mean", "cls+mean", "map"):
-        raise InputError(
-            f"got no patch to keep; the classifier of {model.name} reads the patches, so leave one at least"
-        )
     return keep
 
 

@@ -19,7 +19,7 @@ from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
 from sightline.models.passes import in_batches
 from sightline.models.vit.adapter import VisionTransformer
-from sightline.perturb.tokens import keep_top, run_on_tokens
+from sightline.perturb.tokens import keep_top, run_kept
 from sightline.registry import METHODS
 from sightline.types import Passes, Target
 
@@ -97,10 +97,11 @@ class AblationCam(LayerByLayerCam):
 
     def _without(self, activation: Tensor, channels: Tensor) -> Tensor:
         """Copy an image's activation, (channel, ...), once per channel, and ablate that channel in its copy."""
-        smallest = float(activation.min())
+        smallest = activation.min()
+        far_below = torch.where(smallest == 0, smallest, smallest - 1e7)
+        blank = far_below if self.variant == "pgc" else torch.zeros_like(smallest)
         copies = activation.repeat(len(channels), *[1] * activation.ndim)
-        far_below = self.variant == "pgc" and smallest != 0
-        copies[torch.arange(len(channels)), channels] = smallest - 1e7 if far_below else 0.0
+        copies[torch.arange(len(channels), device=channels.device), channels] = blank
         return copies
 
     def cost_at(self, model: Adapter, count: int, sites: Sequence[str]) -> Passes:
@@ -216,10 +217,10 @@ def dropped_logits(model: Adapter, images: Tensor, activation: Tensor) -> Tensor
     """Return the logits with only the patches where each channel, (batch, channel, height, width), is largest."""
     model = with_tokens(model)
     tokens, width = model.start(images), activation.shape[1]
+    keep = keep_top(activation.flatten(0, 1), KEPT).unflatten(0, activation.shape[:2])
 
     def kept(row: int, channels: Tensor) -> Tensor:
-        keep = keep_top(activation[row, channels], KEPT)
-        return run_on_tokens(model, tokens[row].expand(len(keep), -1, -1), keep)
+        return run_kept(model, tokens[row].expand(len(channels), -1, -1), keep[row, channels])
 
     return torch.stack([each_channel(model, width, partial(kept, row)) for row in range(len(images))])
 

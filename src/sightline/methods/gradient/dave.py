@@ -15,6 +15,7 @@ from sightline.catalogue.ranges import Range
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.backward.libra import balanced
+from sightline.models.passes import take_rows
 from sightline.registry import METHODS
 from sightline.seeds import generators, normal, uniform
 from sightline.types import Attribution, Passes, Target, pixel_grid
@@ -73,7 +74,7 @@ class Dave(MultiTarget):
         for copies, shares, maps, noise, rows in self._batches(pixels, model.batch):
             leaf = copies.requires_grad_()
             with torch.enable_grad():
-                kept = 1 - shares.to(leaf)[:, None, None, None]
+                kept = 1 - shares[:, None, None, None]
                 seen = kept * transformed(leaf, maps) + (1 - kept.square()).sqrt() * noise
                 with balanced():
                     logits = model(seen)
@@ -86,7 +87,7 @@ class Dave(MultiTarget):
     def _batches(self, pixels: Tensor, batch: int) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, list[int]]]:
         """Yield copies, their shares of noise, their transformations and noise, and the image that each is of."""
         random = generators(self.seed, pixels)
-        share = torch.linspace(0.0, self.noise, self.samples, dtype=torch.float64)
+        share = torch.linspace(0.0, self.noise, self.samples, dtype=torch.float64).to(pixels)
         at_once = max(1, batch // len(pixels))
         for first in range(0, self.samples, at_once):
             steps = range(first, min(first + at_once, self.samples))
@@ -95,7 +96,8 @@ class Dave(MultiTarget):
             for row in rows:
                 maps.append(random_map(random[row]))
                 noise.append(normal(pixels[row], random[row]))
-            yield pixels[rows], share[list(steps)].repeat(len(pixels)), torch.stack(maps), torch.stack(noise), rows
+            shares = share[first : first + at_once].repeat(len(pixels))
+            yield take_rows(pixels, rows), shares, torch.stack(maps), torch.stack(noise), rows
 
     def _map(self, contributions: Tensor) -> Tensor:
         """Return the map of each image from its copies, (batch, copy, channel, height, width)."""

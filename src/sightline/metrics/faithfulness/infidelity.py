@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar, Literal, TypeVar, get_args
@@ -98,16 +98,18 @@ class Infidelity:
                 weights = (torch.stack(noise) * self.sigma).to(images)
                 yield weights.double(), images - weights[:, None]
             else:
-                inside = torch.stack([self._square(images, generator) for generator in random]).to(images.device)
+                inside = self._squares(images, random)
                 yield inside.double(), fill_where(fill, model, images, blank, inside)
 
-    def _square(self, images: Tensor, generator: torch.Generator) -> Tensor:
+    def _squares(self, images: Tensor, random: Sequence[torch.Generator]) -> Tensor:
+        """Draw a square in each image: where it is, bool (batch, height, width)."""
         height, width = images.shape[-2:]
         side = min(height, width) // 4 if self.window is None else self.window
         side = max(1, min(side, height, width))
-        top, left = (int(torch.randint(room - side + 1, (1,), generator=generator)) for room in (height, width))
-        inside = torch.zeros(height, width, dtype=torch.bool)
-        inside[top : top + side, left : left + side] = True
+        inside = torch.zeros(len(images), height, width, dtype=torch.bool, device=images.device)
+        for one, generator in zip(inside, random, strict=True):
+            top, left = (int(torch.randint(room - side + 1, (1,), generator=generator)) for room in (height, width))
+            one[top : top + side, left : left + side] = True
         return inside
 
     def cost(self, model: Adapter, /) -> Passes:

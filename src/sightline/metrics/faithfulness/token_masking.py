@@ -21,7 +21,7 @@ from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.curve import Direction, Tie, importance_order, ranks, responses
 from sightline.perturb.fill import FillName, make_fill
 from sightline.perturb.patch_values import patch_values
-from sightline.perturb.tokens import run_on_tokens
+from sightline.perturb.tokens import run_kept
 from sightline.registry import METRICS
 from sightline.targets import Logits
 from sightline.types import Passes, Target
@@ -223,7 +223,7 @@ def _dropped(case: Case, metric: _TokenMasking) -> Tensor:
     def work(rows: slice) -> Tensor:
         tokens = model.start(case.images[rows])
         kept = _kept(order[rows].T, metric, model)
-        return torch.stack([run_on_tokens(model, tokens, keep.T) for keep in kept], dim=1)
+        return torch.stack([run_kept(model, tokens, keep.T.sort(dim=1).values) for keep in kept], dim=1)
 
     with torch.no_grad():
         return torch.cat(in_batches(work, len(case.images), model.batch))

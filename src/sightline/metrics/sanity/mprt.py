@@ -119,16 +119,15 @@ class SmoothMprt(WithoutPasses):
         noisy = list(self._noisy(case.images))
         original = _averaged(case, noisy, case.model)
         cascade = Cascade(case.model, case.images, seed=self.seed)
-        curve, flags = [torch.ones(len(original), dtype=torch.float64)], [case.flags]
+        curve, still = [torch.ones(len(original), dtype=torch.float64, device=original.device)], []
         for count in counts(self.stages, len(cascade)):
             maps = _averaged(case, noisy, cascade.upto(count))
-            still = constant(maps)
-            found = SIMILARITIES[self.similarity](original, maps).cpu().nan_to_num(0.0)
-            curve.append(found.masked_fill(still.cpu(), 0.0))
-            flags.append(flags_where(still, CONSTANT))
-        flags.append(flags_where(constant(original), "constant map"))
-        curves = torch.stack(curve, dim=1).masked_fill(constant(original).cpu()[:, None], torch.nan)
-        return Measurement(curves[:, 1:].mean(dim=1), curves, join_flags(*flags))
+            still.append(constant(maps))
+            curve.append(SIMILARITIES[self.similarity](original, maps).nan_to_num(0.0).masked_fill(still[-1], 0.0))
+        undefined = constant(original)
+        flags = flags_where(torch.stack(still).any(dim=0), CONSTANT), flags_where(undefined, "constant map")
+        curves = torch.stack(curve, dim=1).masked_fill(undefined[:, None], torch.nan).cpu()
+        return Measurement(curves[:, 1:].mean(dim=1), curves, join_flags(case.flags, *flags))
 
     def _noisy(self, images: Tensor) -> list[Tensor]:
         random = generators(self.seed, images)

@@ -56,16 +56,15 @@ class _Randomisation(WithoutPasses):
     def __call__(self, case: Case, /) -> Measurement:
         stages = random_maps(case, self.stages, self.seed, self.variant, self.statistics, self.classes)
         original = case.maps.abs() if self.absolute else case.maps
-        curve, flags = [torch.ones(len(original), dtype=torch.float64)], [case.flags]
+        curve, unchanging = [torch.ones(len(original), dtype=torch.float64, device=original.device)], []
         for maps in stages:
             maps = maps.abs() if self.absolute else maps
-            unchanging = constant(maps)
-            similarities = SIMILARITIES[self.similarity](original, maps).cpu().nan_to_num(0.0)
-            curve.append(similarities.masked_fill(unchanging.cpu(), 0.0))
-            flags.append(flags_where(unchanging, "constant map of a randomised model"))
-        undefined = constant(original).cpu()
-        curves = torch.stack(curve, dim=1).masked_fill(undefined[:, None], torch.nan)
-        return Measurement(curves[:, 1:].mean(dim=1), curves, join_flags(*flags))
+            unchanging.append(constant(maps))
+            similarities = SIMILARITIES[self.similarity](original, maps).nan_to_num(0.0)
+            curve.append(similarities.masked_fill(unchanging[-1], 0.0))
+        curves = torch.stack(curve, dim=1).masked_fill(constant(original)[:, None], torch.nan).cpu()
+        flags = flags_where(torch.stack(unchanging).any(dim=0), "constant map of a randomised model")
+        return Measurement(curves[:, 1:].mean(dim=1), curves, join_flags(case.flags, flags))
 
 
 @METRICS.register(
