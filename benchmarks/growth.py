@@ -254,6 +254,8 @@ def plot(folder: Path, family: str, rows: Sequence[Growth]) -> None:
         panel.loglog(row.values, row.seconds, "o-", label=f"seconds, exponent {row.time.exponent:.2f}")
         panel.loglog(row.values, [x / 2**20 for x in row.bytes], "s--", label=f"MiB, {row.memory.exponent:.2f}")
         panel.set_xlabel(row.axis)
+        panel.set_xticks(row.values, [f"{value:,}" for value in row.values], fontsize=7, rotation=30)
+        panel.minorticks_off()
         panel.legend(fontsize=7)
     figure.suptitle(f"{family}: {rows[0].recipe}")
     figure.savefig(folder / f"growth-{family}.svg")

@@ -26,6 +26,7 @@ from sightline.seeds import generators, normal
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
 Noise = Callable[[int], Tensor]
+MASK_COPIES = 2.5  # of all channels at the size of the image, which clustering holds at once
 
 
 @METHODS.register(
@@ -82,6 +83,12 @@ class CausalExplanation(MultiTarget):
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1 + (2 if self.noise else 1) * _channels(transformer(model)))
 
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: those of a batch, or all channels at its size with copies."""
+        height, width = model.seen_size
+        copies = MASK_COPIES * _channels(transformer(model)) * height * width * max(4, model.dtype.itemsize)
+        return max(int(copies), model.peak(self.multi_target_cost(model, 1)))
+
 
 def _channels(model: VisionTransformer) -> int:
     weights = model.blocks[0].queries_keys_values
@@ -105,7 +112,8 @@ def cluster_masks(features: Tensor, size: tuple[int, int], tau: float) -> Tensor
     features = full_precision(features)
     channels = F.interpolate(features[None], size=size, mode="bilinear", align_corners=False)[0]
     varied = channels.flatten(1).amax(dim=1) > channels.flatten(1).amin(dim=1)
-    channels = _scaled(channels[varied])
+    channels = channels[varied]  # a copy
+    _scale(channels)
     return cluster_sums(channels, clusters(channels, tau)) if len(channels) else channels
 
 
@@ -121,12 +129,15 @@ def clusters(channels: Tensor, tau: float) -> Tensor:
 
 def cluster_sums(channels: Tensor, labels: Tensor) -> Tensor:
     """Sum the channels of each cluster and scale the sums to [0, 1]: (cluster, height, width)."""
-    return _scaled(torch.stack([channels[labels == label].sum(dim=0) for label in labels.unique()]))
+    sums = torch.stack([channels[labels == label].sum(dim=0) for label in labels.unique()])
+    _scale(sums)
+    return sums
 
 
-def _scaled(maps: Tensor) -> Tensor:
+def _scale(maps: Tensor) -> None:
+    """Scale each map to [0, 1], in place: there are hundreds of the image's size."""
     low, high = maps.flatten(1).amin(dim=1)[:, None, None], maps.flatten(1).amax(dim=1)[:, None, None]
-    return (maps - low) / (high - low).clamp(min=torch.finfo(maps.dtype).tiny)
+    maps.sub_(low).div_((high - low).clamp(min=torch.finfo(maps.dtype).tiny))
 
 
 def _noise_by_mask(image: Tensor, deviation: float, count: int, generator: torch.Generator) -> Noise:
