@@ -250,6 +250,23 @@ def test_the_verdict_under_several_fills_is_asked_for_and_may_be_withheld(page, 
     assert rows.first.locator("th").inner_text().startswith(best.recipe)
 
 
+def test_the_verdict_is_shown_after_the_maps_that_it_speaks_of(page, server):
+    waiting: list[Any] = []
+    answered: list[bool] = []  # until then answers take their time
+    page.route("**/maps/**", lambda route: route.continue_() if answered else waiting.append(route))
+    page.goto(server.address)
+    until(page, "document.getElementById('progress').checkVisibility()")
+    wait_for(lambda: bool(page.evaluate("true")) and len(waiting) >= len(CONVOLUTIONAL), seconds=60.0)
+    wait_for(lambda: newest(server).state == "done", seconds=60.0)
+    until(page, "document.getElementById('progress').hidden")  # the verdict has arrived
+    assert page.locator("#verdict").is_hidden()
+    answered.append(True)
+    for route in waiting:
+        route.continue_()
+    page.wait_for_selector("#verdict:not([hidden])", timeout=60_000)
+    assert page.locator("#panel li").count() == len(newest(server).image.maps)
+
+
 def test_a_map_of_single_pixels_is_shown_smoothed_and_says_so(page, server):
     visit(page, server.address)
     page.select_option("#more", "ixg")

@@ -117,7 +117,7 @@ async function work(mine, recipes) {
     if (kind === "map") pending.push(trying(async () => { await Promise.all(pending.slice(0, 1)); await showMap(mine, job.id, data); }));
     if (kind === "progress") progress(data, data.recipe);
     if (kind === "failure") say(`${data.recipe}: ${data.error}`);
-    if (kind === "verdict" && recipes === null) showVerdict(mine, data);
+    if (kind === "verdict" && recipes === null) pending.push(afterwards(pending, () => { if (mine === run) showVerdict(mine, data); }));
   });
   if (mine !== run) return;
   mine.ended = true;
@@ -131,6 +131,12 @@ async function work(mine, recipes) {
   const missing = wanted.map && !mine.entries.some(({ data }) => data.recipe === wanted.map);
   const offered = models.get(view.model).recipes.some(({ recipe }) => recipe === wanted.map);
   if (mine === run && recipes === null && end.state !== "cancelled" && missing && offered) await trying(() => work(mine, [wanted.map]));
+}
+
+// A verdict speaks of maps, so it is shown once they are.
+async function afterwards(pending, show) {
+  await Promise.all(pending);
+  show();
 }
 
 function progress({ done, seconds_left: left }, text) {
