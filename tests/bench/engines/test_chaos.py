@@ -142,6 +142,7 @@ def check(folder, engine, victim, dice, wanted, rows):
     return one.at
 
 
+@pytest.mark.slow  # test_faults.py kills a worker and a driver in every run
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("victim", ENGINES["local"])
 def test_a_run_that_is_disturbed_once_gives_the_same_table(tmp_path, wanted, rows, victim):

@@ -136,6 +136,10 @@ def test_subsets_have_their_size_and_belong_to_the_image():
     assert torch.equal(next(iter(random_pixels(alone, [9], 4))), list(random_pixels(case, [9], 4))[2])
 
 
+def test_a_subset_may_have_a_quarter_of_the_pixels_of_an_ordinary_image():
+    assert parse_metric("faithfulness_correlation(size=12544)").size == 224 * 224 // 4
+
+
 def test_magnitudes_count_for_nguyen():
     recipe = "monotonicity_nguyen(step=12)"
     assert_close(score(right_case(1), recipe), score(right_case(-1), recipe))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from sightline.catalogue.ranges import Range
 from sightline.errors import RecipeError
 from sightline.metrics.case import Case, Measurement
 from sightline.metrics.correlation.agreement import agreement
@@ -49,7 +50,7 @@ class FaithfulnessCorrelation(PerturbationOptions):
         seed: of the subsets, which depend on the image and not on its batch.
     """
 
-    size: int = STEP
+    size: Annotated[int, Range(1, 100_000_000)] = STEP  # a number of pixels, not a length
     samples: int = 100
     fill: FillOption = "black"
     score: Score = "probability"
