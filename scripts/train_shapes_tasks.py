@@ -22,10 +22,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sightline.box_overlap import overlap
 from sightline.data.shapes_scenes import Scene, SceneBatch, ShapesScenes
 from sightline.models.tasks.shapes_heads import CELLS, LABELS
 from sightline.models.zoo.ids import load_task_model
+from sightline.targets.boxes import overlap
 
 HELD_OUT_SEED = 1_000_003  # the scenes that judge are never among those that train
 WEIGHTS = Path("src/sightline/models/zoo/weights")

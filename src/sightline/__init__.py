@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from sightline.models.zoo.ids import load
     from sightline.recipe import parse
     from sightline.registry import METHODS, METRICS, OPERATORS
-    from sightline.task_targets import Box, Region, Similarity
+    from sightline.targets.tasks import Box, Region, Similarity
+    from sightline.targets.words import Word
     from sightline.types import (
         Attribution,
         Contrast,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
         TokenGrid,
         Value,
     )
-    from sightline.word_target import Word
 
 __version__ = _version("sightline")
 
@@ -105,8 +105,8 @@ _HOMES = {
     "models.zoo": ("load",),
     "recipe": ("parse",),
     "registry": ("METHODS", "METRICS", "OPERATORS"),
-    "task_targets": ("Box", "Region", "Similarity"),
-    "word_target": ("Word",),
+    "targets.tasks": ("Box", "Region", "Similarity"),
+    "targets.words": ("Word",),
     "types": (
         "Attribution",
         "Contrast",

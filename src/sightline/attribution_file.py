@@ -17,7 +17,8 @@ from torch import Tensor
 
 from sightline.errors import InputError
 from sightline.files import write_output
-from sightline.task_targets import Box, Region, Similarity
+from sightline.targets.tasks import Box, Region, Similarity
+from sightline.targets.words import Word
 from sightline.types import (
     Attribution,
     Contrast,
@@ -34,7 +35,6 @@ from sightline.types import (
     TokenGrid,
     Value,
 )
-from sightline.word_target import Word
 
 KEY = "sightline.attribution"  # in the header of the file
 FORMAT = 1

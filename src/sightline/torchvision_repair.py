@@ -59,7 +59,7 @@ def _declare_operators() -> None:
 
     if _declared:
         return
-    from sightline.box_overlap import non_maximum_suppression
+    from sightline.targets.boxes import non_maximum_suppression
 
     library = torch.library.Library("torchvision", "FRAGMENT")
     for schema in _SCHEMAS:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sightline.errors import ShapeError
-from sightline.targets import (
+from sightline.targets.classes import (
     Classes,
     Contrast,
     Custom,

@@ -7,7 +7,7 @@ import sightline
 from sightline.data.shapes import Shapes
 from sightline.models.targets import resolve_target
 from sightline.models.tasks.objects import found_objects
-from sightline.task_targets import target_mask
+from sightline.targets.tasks import target_mask
 
 
 @pytest.fixture(scope="module")

@@ -169,3 +169,16 @@ def test_probabilities_where_there_are_none_are_refused(model: Adapter) -> None:
 def test_what_is_no_target_is_refused(target: Any) -> None:
     with pytest.raises(errors.TargetError, match="as a target; a class index or name, one per image, or a Target is"):
         resolve_target(target, pets(), pixels())
+
+
+@pytest.mark.parametrize("recipe", ["ixg", "grad_cam", "gae", "lrp", "ig(steps=2)"])
+def test_a_target_function_without_a_gradient_is_refused_by_methods_that_take_one(recipe: str) -> None:
+    model, images = tiny.vit(), torch.randn(2, 3, 32, 32)
+    with pytest.raises(errors.TargetError, match="gave numbers that have no gradient by the logits; compute them from"):
+        sightline.explain(model, images, recipe, target=lambda logits: logits.detach()[:, 0])
+
+
+def test_a_target_function_without_a_gradient_is_explained_by_masks() -> None:
+    model, images = tiny.vit(), torch.randn(2, 3, 32, 32)
+    found = sightline.explain(model, images, "occlusion", target=lambda logits: logits.detach()[:, 0])
+    assert_close(found.map, sightline.explain(model, images, "occlusion", target=0).map)

@@ -25,7 +25,8 @@ from sightline.perturb.superpixels import CustomSegments
 from sightline.progress import progress_bar
 from sightline.recipe import parse, parts, specs_of, text
 from sightline.registry import METHODS
-from sightline.task_targets import Box, Region
+from sightline.targets.tasks import Box, Region
+from sightline.targets.words import Word
 from sightline.types import (
     Attribution,
     Contrast,
@@ -44,7 +45,6 @@ from sightline.types import (
     Value,
     check_enlarge,
 )
-from sightline.word_target import Word
 
 __all__ = [
     "as_method", "attribute", "check_needs", "describe", "explain", "finished", "working",

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sightline.api.explain import as_method
 from sightline.app.pictures import Picture
-from sightline.task_targets import Box
+from sightline.targets.tasks import Box
 from sightline.types import Method, TextSimilarity
 
 __all__ = ["Contrast", "Question"]

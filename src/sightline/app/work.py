@@ -43,7 +43,7 @@ from sightline.models.tasks.dense import predicted_labels
 from sightline.models.tasks.objects import FoundObject, found_objects
 from sightline.models.vision_language.adapter import VisionLanguage
 from sightline.recipe import text
-from sightline.task_targets import target_mask
+from sightline.targets.tasks import target_mask
 from sightline.types import Logit, Method, Passes, Target
 
 __all__ = ["answer"]

@@ -30,9 +30,9 @@ from sightline.perturb.curve import Score
 from sightline.progress import Advance
 from sightline.recipe import specs_of, text
 from sightline.registry import METHODS, Spec
-from sightline.task_targets import Box, Region, target_mask
+from sightline.targets.tasks import Box, Region, target_mask
+from sightline.targets.words import Word
 from sightline.types import Attribution, Enlarge, Logit, LogProbability, Method, Passes, Probability, Target, Value
-from sightline.word_target import Word
 
 __all__ = [
     "CONTROLS", "STEPS", "ClassScore", "ExplainedImage", "Failure", "ScoredMap", "Verdict", "choose", "explain_image",

@@ -23,7 +23,7 @@ from sightline.models.targets import resolve_target
 from sightline.models.tasks.reading import NEEDED as TASKS
 from sightline.recipe import parse, parse_metric
 from sightline.registry import spec_of
-from sightline.task_targets import Box, Region
+from sightline.targets.tasks import Box, Region
 from sightline.types import Attribution, Enlarge, Logit, Method, PerImage, Target, check_enlarge
 
 __all__ = ["score_unit"]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from sightline.models.adapter import Adapter
-from sightline.task_targets import Box, Region
+from sightline.targets.tasks import Box, Region
+from sightline.targets.words import Word
 from sightline.types import Logit, LogProbability, PerImage, Probability, Target
-from sightline.word_target import Word
 
 Score = Literal["logit", "probability", "log_probability"]
 

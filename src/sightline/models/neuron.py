@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sightline.errors import TargetError, UnsupportedModel
 from sightline.models.adapter import Adapter
 from sightline.models.blackbox import Opaque
-from sightline.targets import Neuron
+from sightline.targets.classes import Neuron
 
 __all__ = ["NeuronModel", "of_target"]
 

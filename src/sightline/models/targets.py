@@ -18,7 +18,8 @@ from sightline.models.tasks.boxes import resolve_box
 from sightline.models.tasks.dense import resolve_region
 from sightline.models.tasks.reading import NEEDED as TASKS
 from sightline.models.tasks.words import resolve_word
-from sightline.task_targets import Box, Region, Similarity
+from sightline.targets.tasks import Box, Region, Similarity
+from sightline.targets.words import Word
 from sightline.types import (
     Custom,
     FinerContrast,
@@ -33,7 +34,6 @@ from sightline.types import (
     TextSimilarity,
     Value,
 )
-from sightline.word_target import Word
 
 NEEDED = "a class index or name, one per image, or a Target is needed"
 

@@ -12,8 +12,8 @@ from sightline.methods.multi_target import multi_target_cost
 from sightline.models.adapter import Adapter
 from sightline.operators.wrapper import MultiTargetCall, Wrapper
 from sightline.registry import OPERATORS
+from sightline.targets.words import Word
 from sightline.types import Attribution, Indices, Logit, LogProbability, Method, Passes, Probability, Target
-from sightline.word_target import Word
 
 
 def with_class(target: Target, index: Indices) -> Target:

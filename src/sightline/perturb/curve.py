@@ -23,10 +23,10 @@ from sightline.models.signature import WITHOUT_PROBABILITIES
 from sightline.models.survey import IMAGENET_SIZE
 from sightline.perturb.fill import Fill, InPaint
 from sightline.seeds import generators
-from sightline.targets import Accuracy, LabelAccuracy
-from sightline.task_targets import Box, Region
+from sightline.targets.classes import Accuracy, LabelAccuracy
+from sightline.targets.tasks import Box, Region
+from sightline.targets.words import Word
 from sightline.types import Link, Logit, LogProbability, PerImage, Probability, Target, Value
-from sightline.word_target import Word
 
 # ---- orders ---------------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from sightline.report.figure import DIVERGING, limit_of, overlay, shown_map, smo
 from sightline.report.layout import Tile, panel, stack, with_scale
 from sightline.report.outline import outlined
 from sightline.report.page import ExplainPage, embed, image_section, render_page
-from sightline.task_targets import Box, Region, target_mask
+from sightline.targets.tasks import Box, Region, target_mask
 from sightline.types import Attribution
 
 __all__ = [

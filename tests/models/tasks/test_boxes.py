@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 import sightline
 from sightline import Box, adapt, errors
-from sightline.box_overlap import non_maximum_suppression, overlap
 from sightline.extras import require
 from sightline.models.targets import read_target, resolve_target
+from sightline.targets.boxes import non_maximum_suppression, overlap
 
 SIZE = 32
 CORNERS = ((2.0, 4.0, 14.0, 12.0), (16.0, 18.0, 30.0, 28.0))  # of the two objects that `Linear` looks for

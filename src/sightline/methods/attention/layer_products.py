@@ -17,7 +17,7 @@ from sightline.methods.attention import encoder_decoder
 from sightline.methods.attention.token_matrices import identity, rows_to_one, with_identity
 from sightline.models.adapter import Adapter
 from sightline.models.attention_layers import MAP, AttentionLayer, AttentionLayers
-from sightline.task_targets import Box, Region, target_mask
+from sightline.targets.tasks import Box, Region, target_mask
 from sightline.types import Attribution, Target, TokenGrid
 
 

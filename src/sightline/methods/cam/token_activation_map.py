@@ -15,8 +15,8 @@ from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.vision_language.adapter import VisionLanguage
 from sightline.registry import METHODS
+from sightline.targets.words import Word
 from sightline.types import Attribution, Passes, PerImage, Target, TokenGrid
-from sightline.word_target import Word
 
 
 @METHODS.register(

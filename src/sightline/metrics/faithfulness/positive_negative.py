@@ -15,7 +15,7 @@ from sightline.models.adapter import Adapter
 from sightline.perturb.curve import Importance, Score, Tie, painted_responses, ranks, responses
 from sightline.perturb.fill import FillOption, InPaint, removing_fill
 from sightline.registry import METRICS
-from sightline.targets import Logits
+from sightline.targets.classes import Logits
 from sightline.types import Passes
 
 TENTHS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

@@ -23,7 +23,7 @@ from sightline.perturb.fill import FillName, make_fill
 from sightline.perturb.patch_values import patch_values
 from sightline.perturb.tokens import run_kept
 from sightline.registry import METRICS
-from sightline.targets import Logits
+from sightline.targets.classes import Logits
 from sightline.types import Passes, Target
 
 Drop = Literal["probability", "log_probability"]

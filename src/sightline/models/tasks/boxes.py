@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sightline.box_overlap import non_maximum_suppression, overlap
 from sightline.errors import TargetError, UnsupportedModel
-from sightline.targets import Link, probabilities
-from sightline.task_targets import OBJECT, Box
+from sightline.targets.boxes import non_maximum_suppression, overlap
+from sightline.targets.classes import Link, probabilities
+from sightline.targets.tasks import OBJECT, Box
 
 if TYPE_CHECKING:
     from sightline.models.adapter import Adapter

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sightline.errors import TargetError
-from sightline.task_targets import Region
+from sightline.targets.tasks import Region
 from sightline.types import Link
 
 if TYPE_CHECKING:

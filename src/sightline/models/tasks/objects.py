@@ -10,7 +10,7 @@ from torch import Tensor
 from sightline.models.adapter import Adapter
 from sightline.models.tasks.boxes import kept_boxes
 from sightline.models.tasks.dense import BACKGROUND, predicted_labels
-from sightline.task_targets import OBJECT
+from sightline.targets.tasks import OBJECT
 
 __all__ = ["FoundObject", "found_objects"]
 

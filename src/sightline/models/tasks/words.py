@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from sightline.errors import TargetError
+from sightline.targets.words import Word
 from sightline.types import PerImage, Target
-from sightline.word_target import Word
 
 if TYPE_CHECKING:
     from sightline.models.adapter import Adapter

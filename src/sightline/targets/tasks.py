@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sightline.box_overlap import overlap
 from sightline.errors import TargetError
-from sightline.targets import Link, log_probabilities, probabilities
+from sightline.targets.boxes import overlap
+from sightline.targets.classes import Link, log_probabilities, probabilities
 
 __all__ = ["OBJECT", "Box", "Region", "Similarity", "TaskScore", "target_mask"]
 

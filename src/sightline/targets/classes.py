@@ -1,4 +1,4 @@
-"""Targets: what is explained, as functions of a model's output that can follow their images around."""
+"""Targets of classifiers and regressions: functions of the logits that can follow their images around."""
 
 from __future__ import annotations
 
@@ -268,6 +268,11 @@ class Custom:
             raise TargetError(
                 f"the target function gave {shape} for logits of shape {tuple(logits.shape)}; "
                 f"it must give one number per image, shape ({len(logits)},)"
+            )
+        if logits.requires_grad and torch.is_grad_enabled() and not scores.requires_grad:
+            raise TargetError(
+                "the target function gave numbers that have no gradient by the logits; compute them from the logits "
+                "without detaching or rounding, or choose a method that takes no gradient, such as rise or occlusion"
             )
         return scores
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sightline.errors import TargetError
-from sightline.task_targets import TaskScore
+from sightline.targets.tasks import TaskScore
 
 __all__ = ["Word"]
 
