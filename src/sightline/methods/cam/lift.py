@@ -14,6 +14,7 @@ from sightline.methods.gradient.deep_lift import check_sum
 from sightline.models.adapter import Adapter
 from sightline.models.backward.deeplift import DeepLiftBackward, RecordCalls, saving_nothing
 from sightline.models.cnn.adapter import Convolutional
+from sightline.models.memory import held
 from sightline.models.passes import in_batches
 from sightline.registry import METHODS
 from sightline.types import Passes, Target
@@ -53,6 +54,11 @@ class LiftCam(LayeredCam):
     def cost_at(self, model: Adapter, count: int, sites: Sequence[str]) -> Passes:
         assert isinstance(model, Convolutional)
         return sum((_cost(model, count, site) for site in sites), Passes())
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: a forward pass, and behind the layer what DeepLIFT holds."""
+        share = max(model.remaining(site) for site in self.sites(model))
+        return held(model, forwards=1, graphs=2 * share)
 
 
 def _maps(model: Convolutional, images: Tensor, targets: Sequence[Target], site: str) -> list[Tensor]:

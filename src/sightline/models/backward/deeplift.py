@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
@@ -18,7 +19,9 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from sightline.errors import UnsupportedModel
+from sightline.models.backward import deeplift_clamps as clamps
 from sightline.models.backward import deeplift_norms as norms
+from sightline.models.backward import deeplift_pools as pools
 from sightline.models.backward import deeplift_rules as rules
 from sightline.models.backward.custom import depends_on_image, split_input, tensors
 from sightline.models.vit.multi_head import fused, multi_head
@@ -31,14 +34,12 @@ ELEMENTWISE = {
 }  # fmt: skip
 PRODUCTS = {"__imul__", "__matmul__", "__mul__", "__rmul__", "bmm", "matmul", "mm", "mul", "multiply"}
 QUOTIENTS = {"__itruediv__", "__truediv__", "div", "divide", "true_divide"}
-_MAX_POOLS = [f"{kind}max_pool{axes}d" for kind in ("", "adaptive_") for axes in (1, 2, 3)]
-POOLS = {*_MAX_POOLS, *(f"{name}_with_indices" for name in _MAX_POOLS), "amax", "max"}
 RULES: dict[str, rules.Rule] = {
     **dict.fromkeys(ELEMENTWISE, rules.elementwise_call),
-    **dict.fromkeys(rules.BOUNDS, rules.clamp_call),
+    **dict.fromkeys(clamps.BOUNDS, clamps.clamp_call),
     **dict.fromkeys(PRODUCTS, rules.product),
     **dict.fromkeys(QUOTIENTS, rules.quotient),
-    **dict.fromkeys(POOLS, rules.pool),
+    **dict.fromkeys(pools.MAXIMA, pools.maximum),
     "einsum": rules.einsum,
     "softmax": rules.soft(rules.softmax),
     "log_softmax": rules.soft(rules.log_softmax),
@@ -53,9 +54,22 @@ RULES: dict[str, rules.Rule] = {
     "cosine_similarity": norms.cosine,
     "scaled_dot_product_attention": rules.attention,
 }
-WATCHED = {*RULES, F.multi_head_attention_forward.__name__}
+WATCHED = {*RULES, F.multi_head_attention_forward.__name__, F.batch_norm.__name__}
 IN_PLACE = {"__imul__", "__itruediv__"}
-RecordedCall = tuple[str, rules.Call]
+
+
+class RecordedCall(NamedTuple):
+    """A call on the baseline.
+
+    Attributes:
+        name: of the function.
+        call: its arguments.
+        pooled: what a max pool took.
+    """
+
+    name: str
+    call: rules.Call
+    pooled: pools.Pooled | None = None
 
 
 class _DifferentCalls(Exception):
@@ -70,7 +84,11 @@ class _Intercepted(TorchFunctionMode, ABC):
     ) -> Any:
         call = args, kwargs or {}
         name = _call_name(func)
-        if name not in WATCHED or not any(map(depends_on_image, tensors(call))):
+        if name not in WATCHED:
+            return func(*args, **call[1])
+        if func is F.batch_norm:
+            return norms.batch_norm(func, call)
+        if not any(map(depends_on_image, tensors(call))):
             return func(*args, **call[1])
         if func is F.multi_head_attention_forward:
             with self:  # each call inside it is intercepted
@@ -94,7 +112,16 @@ class RecordCalls(_Intercepted):
         self.calls: list[RecordedCall] = []
 
     def _handle(self, name: str, func: Callable[..., Any], call: rules.Call) -> Any:
-        self.calls.append((name, _detached_copies(call)))
+        if pools.returns_values(func, call):
+            pooled = pools.with_places(func, call)
+            kept = pools.Pooled(pooled.values.detach().clone(), pooled.places)
+            self.calls.append(RecordedCall(name, _detached_copies(call), kept))
+            return pooled.values
+        if name in clamps.BOUNDS and _is_in_place(func, name, call):
+            before, value = clamps.clamp_recorded(func, call)
+            self.calls.append(RecordedCall(name, before))
+            return value
+        self.calls.append(RecordedCall(name, _detached_copies(call)))
         return func(*call[0], **call[1])
 
 
@@ -110,15 +137,17 @@ class DeepLiftBackward(_Intercepted):
         calls.clear()
 
     def _handle(self, name: str, func: Callable[..., Any], call: rules.Call) -> Any:
-        recorded, baseline = self._recorded.pop() if self._recorded else ("nothing", ((), {}))
+        recorded, baseline, pooled = self._recorded.pop() if self._recorded else RecordedCall("nothing", ((), {}))
         if recorded != name or [x.shape for x in tensors(baseline)] != [x.shape for x in tensors(call)]:
             raise _DifferentCalls(
                 f"the model calls {name!r} on the image where it calls {recorded!r} on the baseline; DeepLIFT needs "
                 "the same calls on both: use ig or ixg here"
             )
+        if pooled is not None:
+            return pools.max_pool(func, call, baseline, pooled)
         in_place = _is_in_place(func, name, call)
         if in_place and name in ELEMENTWISE:
-            rule = rules.clamp_call if name in rules.BOUNDS else rules.elementwise_call
+            rule = clamps.clamp_call if name in clamps.BOUNDS else rules.elementwise_call
             return rule(func, call, baseline, in_place=True)
         value = RULES[name](func, call, baseline)
         return call[0][0].copy_(value) if in_place else value
@@ -134,6 +163,7 @@ def saving_nothing() -> saved_tensors_hooks:
     return saved_tensors_hooks(lambda saved: None, lambda kept: kept)
 
 
+@cache
 def _call_name(func: Callable[..., Any]) -> str:
     """Return a call's name, the same whether it writes in place or not."""
     name: str = getattr(func, "__name__", "")

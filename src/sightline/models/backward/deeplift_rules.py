@@ -17,7 +17,6 @@ from torch import Tensor
 from sightline.models.backward.custom import custom_backward, named, run, split_input, tensors, unchanged
 
 CHANNELS_LAST = (0, 2, 3, 1)  # axes of images in the order in which they lie in memory
-BOUNDS = {"relu": (0.0, math.inf), "relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0)}  # of activations that clamp
 SMALL = 1e-10  # differences below this share of the values, or of one, are too small to divide by
 
 
@@ -57,41 +56,22 @@ def elementwise(
     inside = x.image.detach()
     value, low = function(inside), function(x.baseline)
     slope = _slope(Paired(inside, x.baseline), Paired(value, low), function, alike=alike)
-    return Paired(_multiplied(value, x.image, slope, in_place=in_place), low)
-
-
-def clamp(
-    x: Paired, function: Callable[[Tensor], Tensor], bounds: tuple[float, float], *, in_place: bool = False
-) -> Tensor:
-    r"""Clamp values, as a ReLU does; the slope is that of any elementwise function.
-
-    Values are clamped without rounding, so that no difference is too small to divide by, except zero: 0 / 0 is no
-    number, and the derivative stands there. The baseline's tensor is overwritten, and no mask is boolean: on a
-    processor those cost several times as much as numbers.
-    """
-    inside, low = x.image.detach(), function(x.baseline)
-    difference = x.baseline.sub_(inside)
-    value = inside.clamp_(*bounds) if in_place else function(inside)
-    slope = low.sub_(value).div_(difference)
-    same = difference.eq_(0)  # one and zero
-    local = torch.ops.aten.hardtanh_backward(same, value, *bounds)
-    slope = slope.nan_to_num_(0.0).add_(local)
-    return _multiplied(None if in_place else value, x.image, slope, in_place=in_place)
+    return Paired(multiplied(value, x.image, slope, in_place=in_place), low)
 
 
 def square(x: Paired) -> Paired:
     r"""Square; the slope is :math:`x + x'`, in which nothing cancels."""
     inside = x.image.detach()
-    return Paired(_multiplied(inside.square(), x.image, inside + x.baseline), x.baseline.square())
+    return Paired(multiplied(inside.square(), x.image, inside + x.baseline), x.baseline.square())
 
 
 def reciprocal(x: Paired) -> Paired:
     r"""Divide one by the values; the slope is :math:`-1 / (x x')`."""
     value, low = x.image.detach().reciprocal(), x.baseline.reciprocal()
-    return Paired(_multiplied(value, x.image, -value * low), low)
+    return Paired(multiplied(value, x.image, -value * low), low)
 
 
-def _multiplied(value: Tensor | None, x: Tensor, multiplier: Tensor, *, in_place: bool = False) -> Tensor:
+def multiplied(value: Tensor | None, x: Tensor, multiplier: Tensor, *, in_place: bool = False) -> Tensor:
     """Return a value whose backward multiplies by a given multiplier; None where it was written in place already."""
     multiply = lambda gradient, saved: (gradient * saved,)  # noqa: E731
     return custom_backward(lambda: value, multiply, x, saved=(multiplier,), in_place=in_place)
@@ -103,7 +83,7 @@ def _slope(x: Paired, y: Paired, function: Callable[[Tensor], Tensor], *, alike:
     size, least = difference.abs_(), _least(difference.dtype)
     if size.amin() > least:  # whatever the values are; only where it is not, they matter
         return slope
-    few, order = (size > least).logical_not_(), _order_in_memory(slope)  # NaN as well
+    few, order = (size > least).logical_not_(), order_in_memory(slope)  # NaN as well
     places = few.permute(order).flatten().nonzero()[:, 0]
     corrected = (
         slope.permute(order).flatten().index_copy_(0, places, _small_slope(x, y, places, order, function, alike=alike))
@@ -111,7 +91,7 @@ def _slope(x: Paired, y: Paired, function: Callable[[Tensor], Tensor], *, alike:
     return corrected.view([slope.shape[axis] for axis in order]).permute(_inverse(order))
 
 
-def _order_in_memory(values: Tensor) -> tuple[int, ...]:
+def order_in_memory(values: Tensor) -> tuple[int, ...]:
     """Return the axes in the order in which they lie in memory, so that a flat tensor of them is no copy."""
     if values.ndim == 4 and not values.is_contiguous() and values.is_contiguous(memory_format=torch.channels_last):
         return CHANNELS_LAST
@@ -209,7 +189,7 @@ def log_sum_exp(x: Paired, dim: int) -> Paired:
     rise = sums.image - sums.baseline
     level = _is_small(rise, *sums)
     weight = weight * torch.where(level, 1 / sums.image, (value - low) / torch.where(level, 1.0, rise))
-    return Paired(_multiplied(value, x.image, weight), low)
+    return Paired(multiplied(value, x.image, weight), low)
 
 
 def softmax(x: Paired, dim: int) -> Paired:
@@ -231,20 +211,10 @@ def elementwise_call(func: Callable[..., Any], call: Call, baseline: Call, *, in
     x, rest, options = split_input(*call)
     low, _, _ = split_input(*baseline)
     alike = not any(True for _ in tensors((rest, options)))  # a PReLU has a slope for each channel
-    return elementwise(Paired(x, low), _not_in_place(func, rest, options), alike=alike, in_place=in_place).image
+    return elementwise(Paired(x, low), not_in_place(func, rest, options), alike=alike, in_place=in_place).image
 
 
-def clamp_call(func: Callable[..., Any], call: Call, baseline: Call, *, in_place: bool = False) -> Tensor:
-    """A ReLU, or another activation that clamps."""
-    x, rest, options = split_input(*call)
-    low, _, _ = split_input(*baseline)
-    name = func.__name__.strip("_")
-    given = named(("min_val", "max_val", "inplace"), rest, options) if name == "hardtanh" else {}
-    bounds = given.get("min_val", BOUNDS[name][0]), given.get("max_val", BOUNDS[name][1])
-    return clamp(Paired(x, low), _not_in_place(func, rest, options), bounds, in_place=in_place)
-
-
-def _not_in_place(func: Callable[..., Any], rest: tuple[Any, ...], options: Options) -> Callable[[Tensor], Tensor]:
+def not_in_place(func: Callable[..., Any], rest: tuple[Any, ...], options: Options) -> Callable[[Tensor], Tensor]:
     """Return the function of its input alone that a call computes, without writing into it."""
     if rest and rest[-1] is True:  # the last argument of activations says whether they do
         rest = (*rest[:-1], False)
@@ -279,41 +249,6 @@ def einsum(func: Callable[..., Any], call: Call, baseline: Call) -> Tensor:
     equation = call[0][0]
     (a, b), (c, d) = (args[1] if len(args) == 2 else args[1:] for args, _ in (call, baseline))
     return bilinear(lambda x, y: func(equation, x, y), Paired(a, c), Paired(b, d)).image
-
-
-def pool(func: Callable[..., Any], call: Call, baseline: Call) -> Any:
-    r"""A maximum over some of the values: the larger of both maxima, :math:`m = \max(o, o')`, stands between them.
-
-    What lies above the baseline, :math:`m - o'`, is due to the value that is largest on the image; what is missing,
-    :math:`o - m`, to the one that was largest on the baseline.
-    """
-    x, rest, options = split_input(*call)
-    low, _, _ = split_input(*baseline)
-    output, output_low = (func(t.detach(), *rest, **options) for t in (x, low))
-    value, value_low = (_values(out) for out in (output, output_low))
-    most = torch.maximum(value, value_low)
-
-    def backward(gradient: Tensor, x: Tensor, low: Tensor, above: Tensor, missing: Tensor) -> tuple[Tensor]:
-        difference = x - low
-        maximum = lambda t: _values(func(t, *rest, **options))  # noqa: E731
-        given = _propagated(maximum, x, gradient * above) + _propagated(maximum, low, gradient * missing)
-        same = difference == 0
-        return (torch.where(same, _propagated(maximum, x, gradient), given / torch.where(same, 1.0, difference)),)
-
-    pooled = custom_backward(lambda: value, backward, x, saved=(x.detach(), low, most - value_low, value - most))
-    return pooled if output is value else type(output)((pooled, *output[1:]))
-
-
-def _values(output: Any) -> Tensor:
-    values: Tensor = output if isinstance(output, Tensor) else output[0]
-    return values
-
-
-def _propagated(function: Callable[[Tensor], Tensor], x: Tensor, gradient: Tensor) -> Tensor:
-    with torch.enable_grad():
-        leaf = x.detach().clone().requires_grad_()
-        (propagated,) = torch.autograd.grad(function(leaf), leaf, gradient)
-    return propagated
 
 
 def soft(kind: Callable[[Paired, int], Paired]) -> Rule:
