@@ -34,6 +34,7 @@ from sightline.bench.engines.messages import unpack
 from sightline.bench.engines.queue import Task, TaskEngine, TaskQueue
 from sightline.bench.outcome import Callback, Outcome
 from sightline.bench.store.claims import LEASE, RENEWALS, Claims
+from sightline.bench.store.packed_units import PackedUnits
 from sightline.bench.store.rows import decode as decode_parquet
 from sightline.bench.unit import Chunk, Manifest, ModelInfo, RunConfig, Unit
 
@@ -100,7 +101,9 @@ class MemoryStore:
         self.rows: dict[str, bytes] = {}
         self.data: dict[str, bytes] = {}
         self.files = SimpleNamespace(cat_file=self._read, ls=lambda *_, **__: list(self.data))
-        self.packs = SimpleNamespace(units={}, damaged=set(), moments=lambda _: {}, refresh=lambda: self.packs)
+        self.packs = SimpleNamespace(
+            units=PackedUnits(), damaged=set(), moments=lambda _: {}, refresh=lambda: self.packs
+        )
 
     def _read(self, name: str) -> bytes:
         if name not in self.data:

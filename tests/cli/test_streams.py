@@ -47,3 +47,18 @@ def test_a_full_disk_is_told_in_a_sentence(tmp_path: Path) -> None:
 def test_with_every_stream_closed_the_exit_code_still_answers(tmp_path: Path) -> None:
     assert run("list methods", "<&- >&- 2>&-", tmp_path).returncode == 0
     assert run("cite nothing", "<&- >&- 2>&-", tmp_path).returncode == 2
+
+
+def test_json_in_parts_is_the_same_text(capsys, monkeypatch):
+    from sightline.bench.tables.formats import Records
+    from sightline.bench.unit import Package
+    from sightline.cli import console
+
+    monkeypatch.setattr(console, "TOGETHER", 2)
+    packages = [Package(f"ü{index}", "1\n2", "d") for index in range(5)]
+    parts = {"run": "a", "none": Records([]), "some": Records(packages), "table": [{"x": float("nan")}], "empty": {}}
+    console.print_json_parts(parts)
+    found = capsys.readouterr().out
+    plain = {name: list(part) if isinstance(part, Records) else part for name, part in parts.items()}
+    console.print_json(plain)
+    assert found == capsys.readouterr().out

@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Sequence
 
+import numpy as np
+
 from sightline.bench.engines.engine import Engine
 from sightline.bench.outcome import Callback, Outcome
 from sightline.bench.store.claims import Claims
@@ -15,6 +17,7 @@ from sightline.bench.store.rows import UnitResult, decode
 from sightline.bench.store.status import UnitStates, is_complete, read_states
 from sightline.bench.store.store import Store
 from sightline.bench.unit import Manifest, Unit
+from sightline.bench.unit_keys import KeyTable, words_of
 from sightline.bench.unit_slots import share_of, slots_of, unit_at
 from sightline.errors import OutputError, SightlineError
 
@@ -51,7 +54,7 @@ class Driver:
         self._quarantine(states)
         self.stamps = states.stamps
         self._begin(states)
-        todo = [unit_at(self.manifest, slot) for slot in self.slots if slot.key not in states.scored]
+        todo = [unit_at(self.manifest, slot) for slot in states.to_do]
         self.callback.planned(self.manifest, len(self.slots), len(todo))
         with self.claims:
             while todo:
@@ -66,7 +69,7 @@ class Driver:
     def finished(self) -> Outcome | None:
         """Return the outcome where the store holds every unit, every image scored; None where something is to do."""
         states = read_states(self.store, self.manifest, self.slots)
-        if states.failed or states.damaged or states.missing or self.store.packs.damaged:
+        if states.to_do or self.store.packs.damaged:
             return None
         self._begin(states)
         self.callback.planned(self.manifest, len(self.slots), 0)
@@ -80,7 +83,9 @@ class Driver:
 
     def _quarantine(self, states: UnitStates) -> None:
         """Move what cannot be read aside."""
-        moved = {self.store.unit_path(key): self.store.quarantine(key) for key in sorted(states.damaged)}
+        moved = {
+            self.store.unit_path(key): self.store.quarantine(key) for key in sorted(slot.key for slot in states.damaged)
+        }
         for name in sorted(self.store.packs.damaged):
             moved[self.store.pack_path(name)] = self.store.quarantine_pack(name)
         for path, name in moved.items():
@@ -132,8 +137,9 @@ class Driver:
             keys.add(unit.key)
             for image in unit.images:
                 self.means.failures.pop((unit.model, unit.recipe, image), None)
-        slots = [slot for slot in self.slots if slot.key in keys]
-        self.means.merge(read_states(self.store, self.manifest, slots).means)
+        if keys:
+            places = KeyTable(self.slots.words).find(words_of(keys))
+            self.means.merge(read_states(self.store, self.manifest, self.slots.chosen(np.sort(places))).means)
 
     # ---- writing -----------------------------------------------------------------------------------------------
 

@@ -23,12 +23,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sightline.bench.plan import Plan, make_plan
 from sightline.bench.store.store import Store
 from sightline.errors import InputError, OutputError, RecipeError
 from sightline.registry import unknown
+
+if TYPE_CHECKING:
+    from sightline.bench.plan import Plan
 
 __all__ = ["Panel", "PlanFile", "panel_stores", "plan_names", "read_plan_file", "write_panels"]
 
@@ -76,6 +78,8 @@ def read_plan_file(given: str | Path, *, panels: Sequence[str] = (), **changes: 
         InputError: there is no such plan, or no such panel.
         RecipeError: it is not a sound plan.
     """
+    from sightline.bench.plan import make_plan  # loads pydantic, which a store of panels does not need
+
     path, inside = _find(str(given))
     settings = _read(path)
     changes = {key: value for key, value in changes.items() if value is not None}
@@ -173,7 +177,7 @@ def panel_stores(url: str) -> dict[str, str]:
 
 def _read_panels(store: Store) -> dict[str, Any]:
     try:
-        content = json.loads(store.files.cat_file(store.path(PANELS)))
+        content = json.loads(store.read_file(PANELS))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -27,7 +27,7 @@ from sightline import __version__
 from sightline.bench.driver import Driver, Share
 from sightline.bench.engines.engine import open_engine
 from sightline.bench.engines.shards import shard_of
-from sightline.bench.environment import digest_environment, is_unchanged
+from sightline.bench.environment import deciding_modules, digest_environment, is_unchanged
 from sightline.bench.outcome import Callback, Outcome
 from sightline.bench.plan import Plan, make_plan
 from sightline.bench.store.store import Store
@@ -171,7 +171,8 @@ def _run(
 
     expanded = plan.expanded()
     source = digest_sources(expanded.recipes, expanded.metrics)
-    environment = digest_environment(plan.models)
+    modules = deciding_modules(expanded.recipes, expanded.metrics)
+    environment = digest_environment(plan.models, modules)
     store.prepare()
     started = time.monotonic()
     _note_changes(store, plan.name, source, callback)  # before models are loaded: a user may want to stop here
@@ -190,6 +191,7 @@ def _run(
             command=command,
             source=source,
             environment=environment,
+            modules=modules,
         )
         store.write_manifest(manifest)
         outcome = Driver(store, manifest, callback, share).compute_missing(opened)

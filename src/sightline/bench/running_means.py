@@ -9,6 +9,7 @@ from typing import Any
 
 from sightline.bench.store.rows import FAILED
 from sightline.bench.tables.traits import direction_of
+from sightline.bench.unit_keys import KeyTable
 
 __all__ = ["Failure", "Moments", "RunningMean", "RunningMeans", "moments_of"]
 
@@ -87,19 +88,21 @@ class RunningMeans:
         scored: moments of all units whose every image was scored.
         apart: by unit, moments of those with failures, which may be computed again.
         failures: images that could not be scored.
-        units: keys of the units in `scored`.
+        units: keys of the units in `scored` that were added one by one.
+        packed: keys of the other ones, which may be millions.
     """
 
     scored: dict[Cell, Moments] = field(default_factory=dict)
     apart: dict[str, dict[Cell, Moments]] = field(default_factory=dict)
     failures: dict[Cell, Failure] = field(default_factory=dict)
     units: set[str] = field(default_factory=set)
+    packed: list[KeyTable] = field(default_factory=list)
 
     def add(self, table: Any) -> bool:
         """Add the rows of a unit, a pyarrow table; return whether all of its images were scored."""
         rows = table.select(NEEDED).to_pylist()
         unit = rows[0]["unit"]
-        if unit in self.units:
+        if unit in self.units or any(unit in keys for keys in self.packed):
             return True
         values: dict[Cell, list[float]] = {}
         failed: dict[Cell, Failure] = {}
@@ -124,10 +127,17 @@ class RunningMeans:
         for cell, own in moments.items():
             self.scored[cell] = self.scored.get(cell, Moments()) + own
 
+    def add_packed(self, units: KeyTable, moments: dict[Cell, Moments]) -> None:
+        """Add the same of many units."""
+        self.packed.append(units)
+        self.add_scored((), moments)
+
     def merge(self, other: RunningMeans) -> None:
         """Add what another has counted, of units that are not counted here or that failed here."""
-        for unit in (*other.units, *other.apart):
-            self.apart.pop(unit, None)
+        for unit in list(self.apart):
+            if unit in other.units or unit in other.apart or any(unit in keys for keys in other.packed):
+                del self.apart[unit]
+        self.packed += other.packed
         self.add_scored(other.units, other.scored)
         self.apart.update(other.apart)
         self.failures.update(other.failures)

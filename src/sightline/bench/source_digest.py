@@ -34,7 +34,7 @@ import sightline
 from sightline.bench.unit import Package, SourceDigests, key_of
 from sightline.errors import InputError
 
-__all__ = ["OURS", "digest_ours", "digest_sources"]
+__all__ = ["OURS", "digest_modules", "digest_sources", "modules_behind", "our_modules_in"]
 
 OURS = "sightline"
 # Attributions draw and save themselves through these; no number depends on them.
@@ -63,10 +63,7 @@ def digest_sources(recipes: Sequence[str], metrics: Sequence[str]) -> SourceDige
     Raises:
         InputError: files of a plug-in that was loaded cannot be read any more.
     """
-    from sightline.recipe import parse, parse_metric, parts  # loads torch
-
-    methods = {recipe: frozenset(map(type, parts(parse(recipe)))) for recipe in recipes}
-    judges = {metric: frozenset(map(type, parts(parse_metric(metric)))) for metric in metrics}
+    methods, judges = _classes_of(recipes, metrics)
     return SourceDigests(
         {recipe: _digest(classes) for recipe, classes in methods.items()},
         {metric: _digest(classes) for metric, classes in judges.items()},
@@ -74,10 +71,31 @@ def digest_sources(recipes: Sequence[str], metrics: Sequence[str]) -> SourceDige
     )
 
 
-@cache
-def digest_ours() -> str:
-    """Return the digest of every Python file of sightline, as this process first read them."""
-    return key_of({name: _digest_text(_our_text(name)) for name in _our_modules()})
+def _classes_of(
+    recipes: Sequence[str], metrics: Sequence[str]
+) -> tuple[dict[str, frozenset[type]], dict[str, frozenset[type]]]:
+    """Return the classes that recipes and metrics name."""
+    from sightline.recipe import parse, parse_metric, parts  # loads torch
+
+    methods = {recipe: frozenset(map(type, parts(parse(recipe)))) for recipe in recipes}
+    return methods, {metric: frozenset(map(type, parts(parse_metric(metric)))) for metric in metrics}
+
+
+def modules_behind(recipes: Sequence[str], metrics: Sequence[str], others: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the modules of sightline behind recipes, metrics and other modules, and all that these import, by name."""
+    methods, judges = _classes_of(recipes, metrics)
+    classes = frozenset().union(*methods.values(), *judges.values())
+    return tuple(sorted(_reached({each.__module__ for each in classes} | set(others))))
+
+
+def our_modules_in(packages: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of all modules of sightline in some of its packages."""
+    return tuple(sorted(name for name in _our_modules() if name.startswith(tuple(f"{each}." for each in packages))))
+
+
+def digest_modules(names: Sequence[str]) -> dict[str, str]:
+    """Return the digest of each module of sightline, as this process first read it; empty of one that is gone."""
+    return {name: _digest_text(_our_text(name)) if name in _our_modules() else "" for name in names}
 
 
 @cache
@@ -129,16 +147,19 @@ def _our_distribution() -> Distribution:
 
 def _our_files(names: Iterable[str]) -> dict[str, str]:
     """Return the files of some modules of sightline and of all that they import; other names are passed over."""
-    files: dict[str, str] = {}
-    waiting, seen = set(names), set[str]()
+    return dict(_our_module(name)[:2] for name in _reached(names))
+
+
+def _reached(names: Iterable[str]) -> set[str]:
+    """Return some modules of sightline and all that they import, without those that only draw."""
+    waiting, seen, reached = set(names), set[str](), set[str]()
     while waiting:
         name = waiting.pop()
         seen.add(name)
         if name in _our_modules() and name not in DRAWING:
-            path, digest, imported = _our_module(name)
-            files[path] = digest
-            waiting |= imported - seen
-    return files
+            reached.add(name)
+            waiting |= _our_module(name)[2] - seen
+    return reached
 
 
 @cache

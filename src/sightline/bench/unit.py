@@ -249,6 +249,7 @@ class Manifest:
         source: the code that computes it; nothing in a store of a version that did not record it.
         environment: digest of what the models and their recipes were found in, see `digest_environment`; empty where
             that cannot be told.
+        modules: of sightline that count in it, by name.
     """
 
     plan: dict[str, Any]
@@ -261,6 +262,7 @@ class Manifest:
     command: str = field(default="", compare=False)
     source: SourceDigests = field(default_factory=SourceDigests)
     environment: str = field(default="", compare=False)
+    modules: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def name(self) -> str:
@@ -341,6 +343,7 @@ class Manifest:
             "command": self.command,
             "source": self.source.to_json(),
             "environment": self.environment,
+            "modules": list(self.modules),
         }
         return {**self.plan, "resolved": resolved}
 
@@ -359,6 +362,7 @@ class Manifest:
             command=resolved["command"],
             source=SourceDigests.from_json(resolved["source"]) if "source" in resolved else SourceDigests(),
             environment=resolved.get("environment", ""),
+            modules=tuple(resolved.get("modules", ())),
         )
 
 

@@ -9,8 +9,9 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import typer
@@ -32,12 +33,16 @@ __all__ = [
     "plain",
     "print_json",
     "print_json_line",
+    "print_json_parts",
     "progress",
     "report",
     "show",
     "told",
     "waiting",
 ]
+
+
+TOGETHER = 1024  # entries of a long list that are printed at a time
 
 
 def _open_closed_streams() -> None:
@@ -77,7 +82,34 @@ def finish(code: int) -> int:
 
 def print_json(value: object) -> None:
     """Print one JSON object, and nothing else, on stdout; NaN and infinity become null."""
-    typer.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+    typer.echo(_json_text(value))
+
+
+def print_json_parts(parts: Mapping[str, Any]) -> None:
+    """Print the same object part by part; a collection that is no list is printed entry by entry, as a list."""
+    before = "{"
+    for name, part in parts.items():
+        typer.echo(f"{before}\n  {json.dumps(name)}: ", nl=False)
+        if isinstance(part, Collection) and not isinstance(part, list | tuple | str | Mapping):
+            _print_entries(part)
+        else:
+            typer.echo(_json_text(part, 2), nl=False)
+        before = ","
+    typer.echo("\n}")
+
+
+def _print_entries(entries: Collection[object]) -> None:
+    """Print a collection as a list inside an object, some entries at a time."""
+    waiting, before = iter(entries), "["
+    while some := list(islice(waiting, TOGETHER)):
+        text = ",\n    ".join(_json_text(entry, 4) for entry in some)
+        typer.echo(f"{before}\n    {text}", nl=False)
+        before = ","
+    typer.echo("[]" if before == "[" else "\n  ]", nl=False)
+
+
+def _json_text(value: object, indent: int = 0) -> str:
+    return json.dumps(_finite(value), indent=2, allow_nan=False).replace("\n", "\n" + " " * indent)
 
 
 def print_json_line(value: object) -> None:

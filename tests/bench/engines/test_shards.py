@@ -18,7 +18,7 @@ def test_slots_are_the_units_with_their_keys(maps):
         slots, units = slots_of(one), list(one.units())
         assert [slot.key for slot in slots] == [unit.key for unit in units]
         assert [unit_at(one, slot) for slot in slots] == units
-    assert slots_of(manifest(())) == []
+    assert list(slots_of(manifest(()))) == []
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])

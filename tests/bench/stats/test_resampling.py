@@ -6,7 +6,8 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.bench.stats.agreement import tau_b
+from sightline.bench.stats import reduce, resampling
+from sightline.bench.stats.agreement import RankedRecipes, agreements, tau_b
 from sightline.bench.stats.reduce import MEAN, REDUCTIONS
 from sightline.bench.stats.resampling import (
     BOOTSTRAP,
@@ -228,6 +229,30 @@ def test_where_medians_cannot_be_permuted_the_images_own_values_are_tested(rng):
     assert opposed[0] == 1.0
 
 
+@pytest.mark.parametrize(("rows", "images"), [(9, 52_081), (7, 13), (3, 5), (1, 1), (64, 64)])
+def test_signs_are_those_of_numpys_whole_numbers(rows, images):
+    one, other = np.random.default_rng(3), np.random.default_rng(3)
+    for _ in range(3):  # one after the other, since a generator may keep a half of a number
+        wanted = 1 - 2 * one.integers(0, 2, size=(rows, images), dtype=np.int8)
+        assert (resampling._drawn_signs(other, rows, images) == wanted).all()
+
+
+@pytest.mark.parametrize("reduction", [MEAN, REDUCTIONS["pixel_accuracy"]])
+def test_tests_in_blocks_of_images_are_those_of_all_at_once(rng, monkeypatch, reduction):
+    data = rng.integers(1, 50, (203, 6, 2)).astype(float) if reduction is not MEAN else rng.normal(size=(203, 6, 1))
+    given = (reduction, data, data[..., 0], *pairs_of(6), Settings())
+    wanted = paired_permutation_test(*given)
+    monkeypatch.setattr(resampling, "MAX_NUMBERS", 1000)  # a few permutations are drawn at a time, whatever follows
+    few = paired_permutation_test(*given)
+    for place in (resampling, reduce):
+        monkeypatch.setattr(place, "MANY_IMAGES", 100)
+    monkeypatch.setattr(reduce, "IMAGES_TOGETHER", 64)
+    assert paired_permutation_test(*given).tolist() == few.tolist()
+    np.testing.assert_allclose(few, wanted, atol=0.02)  # other draws
+    counts = rng.integers(0, 3, (5, 203)).astype(float)
+    np.testing.assert_allclose(reduce._summed(counts, data), np.einsum("di,irp->drp", counts, data), rtol=1e-12)
+
+
 def test_holm_by_hand():
     # 0.005·5, 0.011·4, 0.02·3, then 0.04·2 = 0.08, and 0.06·1 lifted to the 0.08 before it.
     np.testing.assert_allclose(holm(np.array([0.04, 0.005, 0.06, 0.011, 0.02])), [0.08, 0.025, 0.08, 0.044, 0.06])
@@ -301,6 +326,27 @@ def test_kendalls_tau_is_scipys(rng):
     assert np.isnan(found[0])
     wanted = [scipy.stats.kendalltau(a, b).statistic for a, b in zip(one[1:], other[1:], strict=True)]
     np.testing.assert_allclose(found[1:], wanted, atol=1e-12)
+
+
+def test_metrics_with_the_same_images_are_compared_together_and_others_apart(rng):
+    recipes, images = tuple("abcd"), tuple(f"i{index}" for index in range(30))
+
+    def ranked(metric, model="m", sign=1, without=0):
+        values = rng.normal(size=(30 - without, 4)).round(1)
+        return RankedRecipes(model, metric, recipes, images[without:], values.mean(axis=0), values, sign)
+
+    given = [ranked("x"), ranked("y", sign=-1), ranked("z", without=3), ranked("x", "n"), ranked("w"), ranked("y", "n")]
+    found = {(one.model, one.one, one.other): one for one in agreements(given)}
+    wanted = [("m", "x", "y"), ("m", "x", "z"), ("m", "x", "w"), ("m", "y", "z"), ("m", "y", "w"), ("m", "z", "w")]
+    assert list(found) == [*wanted[:4], *wanted[4:], ("n", "x", "y")]
+    by_name = {(each.model, each.metric): each for each in given}
+    for (model, *names), agreement in found.items():
+        one, other = (by_name[model, name] for name in names)
+        common = max(len(images) - len(each.images) for each in (one, other))
+        sides = [each.sign * each.values[common - (30 - len(each.images)) :] for each in (one, other)]
+        taus = tau_b(*sides)
+        assert agreement.images == 30 - common
+        assert agreement.image_tau == pytest.approx(np.nanmean(taus), rel=1e-12)
 
 
 def _scipy_p(values, n_resamples=9999):

@@ -344,3 +344,41 @@ def test_a_listing_in_the_middle_of_a_merge_is_taken_again(tmp_path, monkeypatch
 
     monkeypatch.setattr(PackIndex, "sizes", first_empty)
     assert len(Store(str(tmp_path)).keys()) == UNITS
+
+
+def test_a_status_beside_a_merge_counts_every_unit(tmp_path, monkeypatch):
+    filled(tmp_path, CHUNKS)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "PER_PACK", 10)
+        patch.setattr(module, "_merge", lambda store: None)
+        compact(str(tmp_path))
+    wanted, entries, merged = means(tmp_path), PackIndex.entries, []
+
+    def merge_first(index, name, columns=None):
+        if columns is not None and "mean" in columns and not merged:
+            merged.append(compact(str(tmp_path)))  # the pack goes before its moments are read
+        return entries(index, name, columns)
+
+    monkeypatch.setattr(PackIndex, "entries", merge_first)
+    assert len(Store(str(tmp_path)).packs.refresh().packs) == 3
+    assert status_of(str(tmp_path)).done == UNITS
+    assert [one.packs for one in merged] == [1]
+    for cell, found in means(tmp_path).items():
+        assert found == pytest.approx(wanted[cell], rel=1e-12)
+
+
+LIGHT = """
+import sys
+from sightline.cli.main import app
+app(["bench", "status", sys.argv[1], "--json"], standalone_mode=False)
+heavy = ("torch", "pandas", "duckdb", "fsspec", "asyncio", "scipy", "pyarrow.dataset", "sightline.bench.plan")
+print([name for name in heavy if name in sys.modules], file=sys.stderr)
+"""
+
+
+def test_a_status_imports_little(tmp_path):
+    filled(tmp_path, CHUNKS)
+    compact(str(tmp_path))
+    told = subprocess.run([sys.executable, "-c", LIGHT, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert json.loads(told.stdout)["units"]["done"] == UNITS
+    assert told.stderr == "[]\n"

@@ -112,6 +112,11 @@ def test_a_place_that_is_no_store_is_told(tmp_path):
         Store(str(tmp_path)).manifest()
     with pytest.raises(InputError, match="cannot be opened"):
         Store("nosuch://bucket").files  # noqa: B018
+    for name in ("n" * 300, "\0"):  # no name of a folder
+        with pytest.raises(InputError, match="cannot be a store"):
+            Store(str(tmp_path / name)).manifest()
+        with pytest.raises(InputError, match="cannot be a store"):
+            read_rows(tmp_path / name)
 
 
 def cut(data):

@@ -6,13 +6,16 @@ import json
 import math
 import re
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.stats
 
+from sightline.bench.stats.breakdown import ClassRow, ClassRows, by_class
+from sightline.bench.stats.paired import PairedScores
+from sightline.bench.stats.reduce import MEAN
 from sightline.bench.tables import table_rows
 from sightline.bench.tables.columns import TableRow, column
 from sightline.bench.tables.number_format import number, p_value
@@ -204,6 +207,33 @@ def test_classes_and_worst_images():
     assert [one.shortfall for one in worst] == pytest.approx(short[:5].tolist())
     assert worst[0].median == pytest.approx(wide.loc[worst[0].image].median())
     assert "random" not in {one.recipe for one in table.worst}
+
+
+@pytest.mark.parametrize("gaps", [0.0, 0.1])
+def test_classes_as_columns_are_those_of_each_recipe_alone(gaps):
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(400, 7)) * 1e3
+    values[rng.random(values.shape) < gaps] = np.nan
+    labels = tuple(None if label == 5 else label for label in rng.integers(0, 60, 400).tolist())
+    names = tuple(f"r{index}" for index in range(7)), tuple(f"i{index}" for index in range(400))
+    scores = PairedScores("m", "x", MEAN, *names, labels, values, values[..., None], (), ())
+    wanted = []
+    for label in sorted({label for label in labels if label is not None}):
+        for place, recipe in enumerate(names[0]):
+            own = values[np.array([each == label for each in labels]), place]
+            own = own[np.isfinite(own)]
+            if (count := len(own)) >= 2:
+                wanted.append(
+                    ClassRow("m", "x", recipe, label, own.sum() / count, own.std(ddof=1) / np.sqrt(count), count)
+                )
+    found = ClassRows([by_class(scores), by_class(replace(scores, metric="y"))])
+    assert list(found.of("m", "x")) == wanted  # to the last digit
+    assert len(found) == len(list(found)) == 2 * len(wanted)
+    assert found == [*wanted, *(replace(row, metric="y") for row in wanted)]
+    assert (found[3], found[-1].metric, found[1:9:3]) == (wanted[3], "y", tuple(wanted[1:9:3]))
+    assert found != wanted
+    with pytest.raises(IndexError):
+        found[2 * len(wanted)]
 
 
 def test_classes_of_one_image_and_unknown_labels_are_not_broken_down():

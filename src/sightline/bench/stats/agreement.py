@@ -92,21 +92,28 @@ def set_aside(values: Numbers, path: Path) -> Numbers | Path:
 
 def agreements(ranked: Sequence[RankedRecipes]) -> Iterator[Agreement]:
     """Yield the agreement of every two metrics of the same model."""
+    known: dict[tuple[int, int], Numbers] = {}  # of metrics with the same images and recipes, by their ids
     for first, second in combinations(ranked, 2):
         if first.model == second.model:
-            yield _agreement(first, second)
+            if (id(first), id(second)) not in known and _is_alike(first, second):
+                known |= _taus_of_images(
+                    [each for each in ranked if each.model == first.model and _is_alike(first, each)]
+                )
+            by_image = known.pop((id(first), id(second)), None)
+            yield _agreement(first, second, by_image)
 
 
-def _agreement(first: RankedRecipes, second: RankedRecipes) -> Agreement:
-    both = (first, second)
+def _is_alike(first: RankedRecipes, second: RankedRecipes) -> bool:
+    return first.images == second.images and first.recipes == second.recipes
+
+
+def _agreement(first: RankedRecipes, second: RankedRecipes, by_image: Numbers | None) -> Agreement:
     recipes = [_common(first.recipes, second.recipes), _common(second.recipes, first.recipes)]
-    images = [_common(first.images, second.images), _common(second.images, first.images)]
-    statistics = [ranked.statistics[kept] for ranked, kept in zip(both, recipes, strict=True)]
+    statistics = [ranked.statistics[kept] for ranked, kept in zip((first, second), recipes, strict=True)]
     tau = float(tau_b(statistics[0][None], statistics[1][None])[0])
-    by_image = np.full(len(images[0]), np.nan)
-    for block in _blocks(len(images[0]), len(recipes[0])):
-        values = [ranked.better(own[block], kept) for ranked, own, kept in zip(both, images, recipes, strict=True)]
-        by_image[block] = tau_b(values[0], values[1])
+    if by_image is None:
+        images = [_common(first.images, second.images), _common(second.images, first.images)]
+        by_image = _taus_of_images([first, second], images, recipes)[id(first), id(second)]
     defined = by_image[~np.isnan(by_image)]
     return Agreement(
         first.model,
@@ -116,8 +123,32 @@ def _agreement(first: RankedRecipes, second: RankedRecipes) -> Agreement:
         rho=_spearman(statistics[0], statistics[1]),
         recipes=len(recipes[0]),
         image_tau=float(defined.mean()) if len(defined) else math.nan,
-        images=len(images[0]),
+        images=len(by_image),
     )
+
+
+def _taus_of_images(
+    ranked: Sequence[RankedRecipes],
+    images: Sequence[NDArray[np.intp]] | None = None,
+    recipes: Sequence[NDArray[np.intp]] | None = None,
+) -> dict[tuple[int, int], Numbers]:
+    """Return tau-b of every two metrics on each image, by the ids of the two; the signs of each are computed once.
+
+    Args:
+        ranked: what the metrics say.
+        images: which of each are compared; all by default.
+        recipes: likewise.
+    """
+    images = images or [np.arange(len(each.images)) for each in ranked]
+    recipes = recipes or [np.arange(len(each.recipes)) for each in ranked]
+    found = {(id(one), id(other)): np.full(len(images[0]), np.nan) for one, other in combinations(ranked, 2)}
+    for block in _blocks(len(images[0]), len(recipes[0])):
+        chosen = zip(ranked, images, recipes, strict=True)
+        signs = {id(each): _signs(each.better(own[block], kept)) for each, own, kept in chosen}
+        squares = {each: np.square(own).sum(axis=1) for each, own in signs.items()}
+        for (one, other), taus in found.items():
+            taus[block] = _tau_b(signs[one], signs[other], squares[one], squares[other])
+    return found
 
 
 def _blocks(images: int, recipes: int) -> Iterator[slice]:
@@ -129,8 +160,12 @@ def _blocks(images: int, recipes: int) -> Iterator[slice]:
 def tau_b(first: Numbers, second: Numbers) -> Numbers:
     """Return Kendall's tau-b of each row, (row, recipe) twice -> (row,); NaN where all values of a row are equal."""
     s, t = _signs(first), _signs(second)
+    return _tau_b(s, t, np.square(s).sum(axis=1), np.square(t).sum(axis=1))
+
+
+def _tau_b(s: Numbers, t: Numbers, s_squares: Numbers, t_squares: Numbers) -> Numbers:
     above = (s * t).sum(axis=1)
-    below = np.sqrt(np.square(s).sum(axis=1) * np.square(t).sum(axis=1))
+    below = np.sqrt(s_squares * t_squares)
     return np.where(below > 0, above / np.where(below > 0, below, 1), np.nan)
 
 

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from sightline.bench.stats.reduce import MEAN, Numbers, RatioOfSums, Reduction
+from sightline.bench.stats.reduce import MANY_IMAGES, MEAN, Numbers, RatioOfSums, Reduction
 from sightline.errors import InputError
 
 Indices = NDArray[np.intp]
@@ -39,6 +39,7 @@ Indices = NDArray[np.intp]
 EXACT = 12  # images up to which every permutation is looked at
 PERMUTATIONS = 9_999  # random ones otherwise, or more where many pairs ask for smaller p-values
 MIN_IMAGES = 3  # images that an interval can be computed from
+TOGETHER = 128  # random permutations of many images that are looked at together
 MAX_NUMBERS = 500_000  # numbers held at a time: few enough to stay near the processor
 BOOTSTRAP, PERMUTATION = 1, 2  # streams, so that the two never share their random numbers
 
@@ -175,8 +176,10 @@ def bca(statistic: Numbers, bootstrap: Numbers, jackknife: Numbers, confidence: 
 
 def _acceleration(jackknife: Numbers) -> Numbers:
     spread = jackknife.mean(axis=0) - jackknife
-    below = np.square(spread).sum(axis=0) ** 1.5
-    return np.asarray((spread**3).sum(axis=0) / (6 * np.where(below > 0, below, 1)))
+    squares = np.square(spread)
+    below = squares.sum(axis=0) ** 1.5
+    cubes = np.multiply(squares, spread, out=spread)  # a power of three takes ten times as long
+    return np.asarray(cubes.sum(axis=0) / (6 * np.where(below > 0, below, 1)))
 
 
 def _quantile(rising: Numbers, shares: Numbers) -> Numbers:
@@ -240,10 +243,28 @@ def _every_sign(images: int, width: int) -> Iterator[Numbers]:
         start += rows
 
 
-def _random_signs(images: int, draws: int, width: int, seed: int) -> Iterator[Numbers]:
+def _random_signs(images: int, draws: int, width: int, seed: int) -> Iterator[NDArray[np.int8]]:
+    """Yield random permutations, of many images `TOGETHER` at a time, whatever the batches that they are drawn in."""
     generator = np.random.default_rng([seed, PERMUTATION])
+    waiting: list[NDArray[np.int8]] = []
     for rows in _batches(draws, width):
-        yield (1 - 2 * generator.integers(0, 2, size=(rows, images), dtype=np.int8)).astype(np.float64)
+        waiting.append(_drawn_signs(generator, rows, images))
+        if images <= MANY_IMAGES or sum(map(len, waiting)) >= TOGETHER:
+            yield np.concatenate(waiting)
+            waiting.clear()
+    if waiting:
+        yield np.concatenate(waiting)
+
+
+def _drawn_signs(generator: np.random.Generator, rows: int, images: int) -> NDArray[np.int8]:
+    """Return what ``1 - 2 * generator.integers(0, 2, size=(rows, images), dtype=np.int8)`` does, in half the time.
+
+    NumPy makes such a number of the highest bit of a byte, and takes four bytes at a time from its random numbers.
+    """
+    count = rows * images
+    drawn = generator.integers(0, 2**32, size=-(-count // 4), dtype=np.uint32).astype("<u4", copy=False)
+    highest = drawn.view(np.int8)[:count].reshape(rows, images) >> 7  # 0 or -1
+    return highest | np.int8(1)
 
 
 def _batches(rows: int, width: int) -> list[int]:

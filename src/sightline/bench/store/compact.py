@@ -14,15 +14,15 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import compress
 from typing import Any
-
-import numpy as np
 
 from sightline.bench.store.claims import Claims
 from sightline.bench.store.pack_writer import new_pack
 from sightline.bench.store.packs import FOLDER, INDEX, ROWS, Pack, index_schema
 from sightline.bench.store.rows import FAILED, complete_columns, open_parquet, schema
 from sightline.bench.store.store import Store
+from sightline.bench.unit_keys import text_of
 from sightline.errors import OutputError
 from sightline.extras import require
 from sightline.files import STALE
@@ -76,7 +76,7 @@ def compact(url: str, *, check: bool = True) -> Compaction:
         OutputError: it cannot be written; nothing is lost.
     """
     store, started = Store(url), time.monotonic()
-    if not store.keys():
+    if not store.packs.refresh().units and next(store.each_loose_key(), None) is None:
         store.manifest()  # says what is wrong
     done = Compaction(store.url)
     with Claims(store) as claims:
@@ -91,17 +91,17 @@ def compact(url: str, *, check: bool = True) -> Compaction:
                 raise OutputError(f"cannot compact the store {url}: {error}; nothing is lost") from error
     index = store.packs.refresh()
     done.packed, done.packs = len(index.units), len(index.packs)
-    done.left = len(store.loose_keys() - index.units.keys())
+    done.left = int((~index.units.holds(sorted(store.loose_keys()))).sum())
     done.seconds = time.monotonic() - started
     return done
 
 
 def fold(store: Store, most: int | None = None) -> int:
     """Fold units that are in files of their own into packs, and return how many; `most` at a time are enough."""
-    packed = store.packs.refresh().units
     loose = sorted(store.loose_keys())
-    _remove(store, [key for key in loose if key in packed])  # left by a compaction that was stopped
-    todo = [key for key in loose if key not in packed][:most]
+    packed = store.packs.refresh().units.holds(loose)
+    _remove(store, compress(loose, packed))  # left by a compaction that was stopped
+    todo = list(compress(loose, ~packed))[:most]
     return sum(_fold(store, todo[first : first + PER_PACK]) for first in range(0, len(todo), PER_PACK))
 
 
@@ -115,8 +115,7 @@ def _fold(store: Store, keys: list[str]) -> int:
         for key, table in _chain(first, tables):
             pack.add(table)
             folded.append(key)
-    listed = store.packs.refresh().units
-    _remove(store, [key for key in folded if key in listed])
+    _remove(store, compress(folded, store.packs.refresh().units.holds(folded)))
     return len(folded)
 
 
@@ -200,14 +199,14 @@ def _merge_group(store: Store, packs: list[Pack]) -> None:
 
 def _own_keys(store: Store, pack: Pack) -> list[str]:
     """Return the keys of a pack's units without those that count in another one."""
-    return [key for key in pack.keys if store.packs.units[key].pack == pack.name]
+    return list(text_of(pack.columns.words[store.packs.units.own(pack.name)]))
 
 
 def _own_entries(store: Store, pack: Pack) -> Any:
     """Return the entries of those units."""
-    own = set(_own_keys(store, pack))
-    mask = np.array([key in own for key in pack.keys], dtype=bool)[pack.places]
-    return pack.entries.replace_schema_metadata(None).filter(require("pyarrow").array(mask))
+    own = store.packs.units.own(pack.name)[pack.columns.places]
+    entries = store.packs.entries(pack.name).replace_schema_metadata(None)
+    return entries.filter(require("pyarrow").array(own))
 
 
 def _remove_unlisted(store: Store) -> None:

@@ -14,35 +14,31 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sightline.bench.running_means import Cell, Moments
+from sightline.bench.store.packed_units import PackColumns, PackedUnits, as_numbers, read_columns
 from sightline.bench.store.rows import open_parquet
+from sightline.bench.unit_keys import text_of, words_of
 from sightline.extras import require
 
 if TYPE_CHECKING:
     from sightline.bench.store.store import Store
 
-__all__ = ["FOLDER", "INDEX", "ROWS", "Pack", "PackIndex", "PackedUnit", "index_schema"]
+__all__ = ["FOLDER", "INDEX", "ROWS", "Pack", "PackIndex", "index_schema"]
 
 FOLDER, ROWS, INDEX = "packs", ".rows.parquet", ".index.parquet"
 SIZE, DIGEST = b"sightline.size", b"sightline.digest"  # of the rows file, in the metadata of the index
 NAMES = ("model", "recipe", "metric")
 LOOKS = 20  # times that a listing is repeated when packs are merged while it is read
-
-
-class PackedUnit(NamedTuple):
-    """Where a unit lies, and how much of it there is."""
-
-    pack: str
-    rows: int
-    metrics: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,17 +49,13 @@ class Pack:
         name: of its two files, without their endings.
         size: bytes of the rows file.
         digest: of the rows file.
-        entries: the index, a pyarrow table.
-        keys: of its units.
-        places: for each entry, the index of its unit in `keys`.
+        columns: the units it holds.
     """
 
     name: str
     size: int
     digest: str
-    entries: Any
-    keys: list[str]
-    places: Any
+    columns: PackColumns
 
     @property
     def rows_name(self) -> str:
@@ -74,19 +66,6 @@ class Pack:
     def index_name(self) -> str:
         """The name of the index in the store."""
         return f"{FOLDER}/{self.name}{INDEX}"
-
-    def units(self) -> Iterator[tuple[str, PackedUnit]]:
-        """Yield what there is of each unit."""
-        rows = (
-            np.bincount(self.places, _numbers(self.entries["rows"].combine_chunks()), len(self.keys))
-            .astype(int)
-            .tolist()
-        )
-        metrics = np.bincount(self.places, minlength=len(self.keys)).tolist()
-        same: dict[tuple[int, int], PackedUnit] = {}  # one object for all units of a size, since there may be millions
-        for key, row_count, metric_count in zip(self.keys, rows, metrics, strict=True):
-            size = (row_count, metric_count)
-            yield key, same.get(size) or same.setdefault(size, PackedUnit(self.name, *size))
 
 
 def index_schema() -> Any:
@@ -105,13 +84,13 @@ class PackIndex:
         store: it belongs to.
         packs: those that are whole, by name.
         damaged: names of packs whose rows are gone or have another length.
-        units: by key.
+        units: by key; none of them is a Python object.
     """
 
     store: Store
     packs: dict[str, Pack] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
-    units: dict[str, PackedUnit] = field(default_factory=dict)
+    units: PackedUnits = field(default_factory=PackedUnits)
 
     def refresh(self) -> PackIndex:
         """Look for packs that came or went since the last time, and return itself."""
@@ -148,9 +127,7 @@ class PackIndex:
             raise FileNotFoundError
         self.damaged = (self.damaged & names) | damaged
         self.packs = {name: packs[name] for name in sorted(packs) if name not in self.damaged}
-        self.units = {}
-        for pack in reversed(self.packs.values()):
-            self.units.update(pack.units())
+        self.units = PackedUnits([pack.columns for pack in self.packs.values()])
 
     def _settled_sizes(self) -> dict[str, int]:
         """Return a listing that the next one repeats: one taken while packs are merged may lack the old and the new."""
@@ -177,32 +154,42 @@ class PackIndex:
         return f"{name}{INDEX}" in self.sizes()
 
     def _read(self, name: str) -> Pack:
-        data = self.store.files.cat_file(self.store.path(f"{FOLDER}/{name}{INDEX}"))
-        entries = open_parquet(io.BytesIO(data), read_dictionary=["unit", *NAMES]).read(use_threads=False)
+        entries = self.entries(name, ["unit", "rows"])
         metadata = entries.schema.metadata or {}
-        units = entries["unit"].unify_dictionaries().combine_chunks()
-        places = _numbers(units.indices)
-        keys = units.dictionary.to_pylist()
-        return Pack(name, int(metadata[SIZE]), metadata[DIGEST].decode(), entries, keys, places)
+        return Pack(name, int(metadata[SIZE]), metadata[DIGEST].decode(), read_columns(name, entries))
 
-    def moments(self, units: Collection[str]) -> dict[Cell, Moments]:
-        """Return the moments of some packed units, by model, recipe and metric."""
-        wanted, found = set(units), []
-        for pack in self.packs.values():
-            own = np.array([key in wanted and self.units[key].pack == pack.name for key in pack.keys], dtype=bool)
-            found.append(_columns(pack.entries, own[pack.places]))
-        texts: list[dict[str, int]] = [{} for _ in NAMES]
-        codes = [np.concatenate([_recode(part[place], texts[place]) for part in found] or [[]]) for place in range(3)]
-        numbers = [np.concatenate([part[3 + place] for part in found] or [[]]) for place in range(3)]
-        return _moments([list(text) for text in texts], [code.astype(np.int64) for code in codes], *numbers)
+    def entries(self, name: str, columns: list[str] | None = None) -> Any:
+        """Return the index of a pack as a pyarrow table, its names encoded; or some columns of it.
 
-    def files_of(self, keys: Collection[str]) -> dict[str, list[str]]:
+        Raises:
+            FileNotFoundError: the pack was merged into another meanwhile.
+        """
+        data = self.store.read_file(f"{FOLDER}/{name}{INDEX}")
+        return open_parquet(io.BytesIO(data), read_dictionary=NAMES).read(columns, use_threads=False)
+
+    def moments(self, places: NDArray[np.intp]) -> dict[Cell, Moments]:
+        """Return the moments of some of `units`, by model, recipe and metric; one index at a time is held.
+
+        Raises:
+            FileNotFoundError: a pack was merged into another meanwhile.
+        """
+        wanted = np.zeros(len(self.units.rows), dtype=bool)
+        wanted[places] = True
+        found: dict[Cell, Moments] = {}
+        for columns, own in self.units.of_packs(wanted):
+            if own.any():
+                entries = self.entries(columns.pack, [*NAMES, "count", "mean", "squares"])
+                for cell, moments in _moments(entries, own[columns.places]).items():
+                    found[cell] = found.get(cell, Moments()) + moments
+        return found
+
+    def files_of(self, keys: Sequence[str]) -> dict[str, list[str]]:
         """Return, for each rows file, the keys among these that are to be read from it."""
-        files: dict[str, list[str]] = {}
-        for key in keys:
-            if key in self.units:
-                files.setdefault(self.packs[self.units[key].pack].rows_name, []).append(key)
-        return files
+        packed = list(compress(keys, self.units.holds(keys)))
+        wanted = np.zeros(len(self.units.rows), dtype=bool)
+        wanted[self.units.find(words_of(packed))] = True
+        parts = ((self.packs[columns.pack], columns.words[own]) for columns, own in self.units.of_packs(wanted))
+        return {pack.rows_name: list(text_of(words)) for pack, words in parts if len(words)}
 
 
 def _local_sizes(folder: Path) -> dict[str, int]:
@@ -216,31 +203,14 @@ def _local_sizes(folder: Path) -> dict[str, int]:
     return sizes
 
 
-def _numbers(array: Any) -> Any:
-    """Return a pyarrow array of numbers, none missing, as numpy; pyarrow's own way imports pandas, which takes long."""
-    if not len(array):
-        return np.zeros(0)
-    kind = {"double": "float64"}.get(str(array.type), str(array.type))
-    return np.frombuffer(array.buffers()[1], dtype=kind)[array.offset : array.offset + len(array)]
-
-
-def _columns(entries: Any, mask: Any) -> list[Any]:
-    """Return the names, as codes with their texts, and the numbers of the entries that a mask chooses."""
-    names = []
+def _moments(entries: Any, mask: NDArray[np.bool_]) -> dict[Cell, Moments]:
+    """Put the moments of the entries together that a mask chooses."""
+    names, texts = [], []
     for name in NAMES:
         encoded = entries[name].unify_dictionaries().combine_chunks()
-        names.append((_numbers(encoded.indices)[mask], encoded.dictionary.to_pylist()))
-    return [*names, *(_numbers(entries[name].combine_chunks())[mask] for name in ("count", "mean", "squares"))]
-
-
-def _recode(encoded: tuple[Any, list[str]], texts: dict[str, int]) -> Any:
-    """Return codes that mean the same in every pack; `texts` gets those that are new."""
-    codes, own = encoded
-    return np.array([texts.setdefault(text, len(texts)) for text in own], dtype=np.int64)[codes]
-
-
-def _moments(texts: list[list[str]], names: list[Any], count: Any, mean: Any, squares: Any) -> dict[Cell, Moments]:
-    """Put the moments of units together."""
+        names.append(as_numbers(encoded.indices)[mask])
+        texts.append(encoded.dictionary.to_pylist())
+    count, mean, squares = (as_numbers(entries[name])[mask] for name in ("count", "mean", "squares"))
     codes, places = _number(*names)
     total = np.bincount(codes, count, len(places))
     centre = np.bincount(codes, count * mean, len(places)) / np.maximum(total, 1)

@@ -129,6 +129,7 @@ class _Filling:
     def __init__(self, images: int, recipes: int) -> None:
         self.values = np.full((images, recipes), np.nan)
         self.flags = np.zeros((images, recipes), dtype=np.int32)
+        self.rows = 0
         self.texts: dict[str, int] = {NOT_SCORED: 0, "": 1}
         self.labels = np.zeros(images, dtype=np.int64)
         self.labelled = np.zeros(images, dtype=bool)
@@ -139,8 +140,7 @@ class _Filling:
         """Put rows in, a record batch of Arrow."""
         image, recipe = (batch.column(name).to_numpy() for name in ("image", "recipe"))
         places = image.astype(np.int64) * self.values.shape[1] + recipe
-        if len(np.unique(places)) < len(places) or self.flags.ravel()[places].any():
-            raise Irregular
+        self.rows += len(places)
         self.values.ravel()[places] = batch.column("value").fill_null(np.nan).to_numpy(zero_copy_only=False)
         self.flags.ravel()[places] = self._codes(batch.column("flag"))
         label = batch.column("label")
@@ -176,7 +176,13 @@ class _Filling:
         self.known.ravel()[places[known]] = True
 
     def found(self, images: tuple[str, ...]) -> dict[str, Any]:
-        """Return the fields of the matrix; images without a row are left out."""
+        """Return the fields of the matrix; images without a row are left out.
+
+        Raises:
+            Irregular: a cell was filled by several rows.
+        """
+        if np.count_nonzero(self.flags) < self.rows:
+            raise Irregular
         there = self.flags.any(axis=1)
         kept = slice(None) if there.all() else there
         known = zip(self.labels[kept].tolist(), self.labelled[kept].tolist(), strict=True)

@@ -134,10 +134,10 @@ class Store(StoreFiles):
         Raises:
             InputError: there is none, or it cannot be read.
         """
-        if not self.files.exists(self.path(PLAN)):
+        if not self.exists(PLAN):
             raise InputError(f"{self.url} is no store: it has no {PLAN}; start one with `sightline bench run PLAN`")
         try:
-            return Manifest.from_json(json.loads(self.files.cat_file(self.path(PLAN))))
+            return Manifest.from_json(json.loads(self.read_file(PLAN)))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"the {PLAN} of {self.url} cannot be read ({type(error).__name__}: {error}); run the plan again"
@@ -163,7 +163,7 @@ class Store(StoreFiles):
     def keys(self) -> set[str]:
         """Return the keys of all units that are there."""
         loose = self.loose_keys()  # before the packs: a file goes when its pack has come
-        return loose | self.packs.refresh().units.keys()
+        return loose | set(self.packs.refresh().units)
 
     def loose_keys(self) -> set[str]:
         """Return the keys of units that have a file of their own."""
@@ -202,10 +202,10 @@ class Store(StoreFiles):
 
 def _names_below(folder: Path) -> Iterator[str]:
     """Yield the names of the files in the folders of a folder."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        for inner in os.scandir(folder):
-            with suppress(FileNotFoundError, NotADirectoryError):
-                yield from (entry.name for entry in os.scandir(inner.path))
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as folders:
+        for inner in folders:
+            with suppress(FileNotFoundError, NotADirectoryError), os.scandir(inner.path) as entries:
+                yield from (entry.name for entry in entries)
 
 
 def _reason(error: BaseException) -> str:
@@ -262,7 +262,7 @@ def read_parts(store: str | os.PathLike[str], run: str | None = None, *, compact
             that it takes a fraction of the memory; for tables.
     """
     opened, told = Store(os.fspath(store)), set()
-    if opened.folder is not None and opened.files.exists(opened.path(PLAN)) and run in (None, opened.manifest().name):
+    if opened.folder is not None and opened.exists(PLAN) and run in (None, opened.manifest().name):
         with suppress(require("duckdb").Error):  # a damaged file: all units are read then, and it is named
             for cell, part in _read_parts(opened, sorted(_keys_of(opened, run)), compact=compact):
                 told.add(cell)
@@ -287,7 +287,7 @@ def read_scores(store: str | os.PathLike[str], run: str | None = None) -> Iterat
         InputError: rows come from several data sets, weights or versions of a method's code.
     """
     opened, told = Store(os.fspath(store)), set()
-    manifest = opened.manifest() if opened.files.exists(opened.path(PLAN)) else None
+    manifest = opened.manifest() if opened.exists(PLAN) else None
     if manifest is not None and run in (None, manifest.name):
         # Where a file is damaged, or is folded into another meanwhile, the remaining rows are read as frames.
         with suppress(require("duckdb").Error, FileNotFoundError), open_rows(opened, manifest) as base:
@@ -326,7 +326,7 @@ def read_flagged(store: str | os.PathLike[str], most: int) -> Any:
 
 def _read_parts(store: Store, keys: list[str], *, compact: bool) -> Iterator[tuple[tuple[str, str], Any]]:
     """Read the parts of a folder one by one."""
-    if sum(key not in store.packs.units for key in keys) > FEW:
+    if (~store.packs.units.holds(keys)).sum() > FEW:
         raise require("duckdb").Error("too many files to open them again and again")
     for model in sorted(store.manifest().models, key=lambda model: model.model):
         for metric in sorted(model.metrics):
@@ -352,7 +352,7 @@ def _types() -> dict[Any, Any]:
 def _keys_of(store: Store, run: str | None, images: Collection[str] | None = None) -> set[str]:
     """Return the keys of the units to read: those of the manifest, or all where another run is asked for."""
     there = store.keys()
-    if not store.files.exists(store.path(PLAN)):
+    if not store.exists(PLAN):
         if not there:
             store.manifest()  # says what is wrong
         return there

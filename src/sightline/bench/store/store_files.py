@@ -44,13 +44,38 @@ class StoreFiles:
 
     @cached_property
     def folder(self) -> Path | None:
-        """Its path on this machine; None for a bucket."""
+        """Its path on this machine; None for a bucket.
+
+        Raises:
+            InputError: no folder can have that name.
+        """
+        if not any(mark in self.url for mark in ("://", "::", "~")):
+            return _possible(Path(self.url).absolute())  # what fsspec would say, which takes long to import
         local = require("fsspec.implementations.local").LocalFileSystem
         return Path(self._location[1]) if isinstance(self.files, local) else None
 
     def path(self, name: str) -> str:
         """Return the path of a file of the store on its file system."""
-        return str(PurePosixPath(self._location[1]) / name)
+        return str(PurePosixPath(self._location[1] if self.folder is None else self.folder) / name)
+
+    def exists(self, name: str) -> bool:
+        """Tell whether a file of the store is there."""
+        if self.folder is not None:
+            with suppress(PermissionError):  # nothing is there for who may not look
+                return (self.folder / name).exists()
+            return False
+        return bool(self.files.exists(self.path(name)))
+
+    def read_file(self, name: str) -> bytes:
+        """Return what a file of the store holds.
+
+        Raises:
+            OSError: it is not there, or cannot be read.
+        """
+        if self.folder is not None:
+            return (self.folder / name).read_bytes()
+        data: bytes = self.files.cat_file(self.path(name))
+        return data
 
     @contextmanager
     def open_new(self, name: str) -> Iterator[IO[bytes]]:
@@ -138,3 +163,15 @@ def _create(path: Path, data: bytes) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _possible(folder: Path) -> Path:
+    """Return a folder that is there or could be made; refuse one whose name is too long, or no name."""
+    try:
+        folder.lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{str(folder)!r} cannot be a store: {reason}; give a folder or an fsspec url") from None
+    return folder

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from sightline.bench.store.rows import complete_columns, open_parquet, schema
@@ -32,8 +33,8 @@ def read_units(store: Store, keys: Sequence[str]) -> Any:
                 return _query(store, keys)
             if set(store.packs.refresh().packs) == before:
                 break
-    packed = set(store.packs.refresh().units)
-    tables = [*_read_packs(store, keys), *read_one_by_one(store, [key for key in keys if key not in packed])]
+    loose = compress(keys, ~store.packs.refresh().units.holds(keys))
+    tables = [*_read_packs(store, keys), *read_one_by_one(store, loose)]
     return arrow.concat_tables([schema().empty_table(), *tables])
 
 
@@ -77,7 +78,7 @@ def _query(store: Store, keys: Sequence[str], asked: _Query = _Query()) -> Any:
     """Read units of a folder by DuckDB."""
     arrow, duckdb = require("pyarrow"), require("duckdb")
     packed = {store.path(name): units for name, units in store.packs.files_of(keys).items()}
-    loose = [store.unit_path(key) for key in keys if key not in store.packs.units]
+    loose = list(map(store.unit_path, compress(keys, ~store.packs.units.holds(keys))))
     tables = [_encoded(schema().empty_table()) if asked.encoded else schema().empty_table()]
     with duckdb.connect(":memory:") as base:
         if loose:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from sightline.bench.tables.columns import TableRow, cell_text, columns_of, integer_columns, shown_columns
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sightline.bench.tables.table import Table
     from sightline.bench.unit import Package
 
-__all__ = ["records", "row_records", "timing", "to_csv", "to_frame", "to_latex", "to_markdown"]
+__all__ = ["Records", "records", "row_records", "timing", "to_csv", "to_frame", "to_latex", "to_markdown"]
 
 PRECISE = 10  # digits in JSON
 WRITTEN = {"standard_error": "error"}  # fields that files call by another name, the same in every version
@@ -32,10 +32,28 @@ SHORT = 12  # digits of a digest for people
 
 def records(items: Iterable[Any], without: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Return dataclasses as plain objects for JSON: NaN and infinity are null, numbers have ten digits."""
-    return [
-        {WRITTEN.get(key, key): _plain(value) for key, value in asdict(item).items() if key not in without}
-        for item in items
-    ]
+    return [_record(item, without) for item in items]
+
+
+def _record(item: Any, without: Sequence[str] = ()) -> dict[str, Any]:
+    names = [own.name for own in fields(item) if own.name not in without]
+    return {WRITTEN.get(name, name): _plain(getattr(item, name)) for name in names}
+
+
+@dataclass(frozen=True, eq=False)
+class Records(Collection[dict[str, Any]]):
+    """Dataclasses as plain objects, like `records`, each made when it is asked for, since there may be millions."""
+
+    items: Collection[Any]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(_record, self.items)
+
+    def __contains__(self, item: object) -> bool:
+        return any(item == own for own in self)
 
 
 def row_records(rows: Sequence[TableRow], row_type: type[TableRow]) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from sightline.bench.stats.agreement import Agreement, RankedRecipes, agreements, set_aside
-from sightline.bench.stats.breakdown import ClassRow, WorstImage, by_class, worst_images
+from sightline.bench.stats.breakdown import ClassPart, ClassRow, ClassRows, WorstImage, by_class, worst_images
 from sightline.bench.stats.paired import PairedScores, Unpaired, paired_scores
 from sightline.bench.stats.resampling import Settings
 from sightline.bench.stats.score_matrix import ScoreMatrix
@@ -65,7 +65,7 @@ class Table:
     rows: tuple[TableRow, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     agreement: tuple[Agreement, ...] = ()
-    breakdown: tuple[ClassRow, ...] = ()
+    breakdown: Sequence[ClassRow] = ()
     worst: tuple[WorstImage, ...] = ()
     unpaired: tuple[Unpaired, ...] = ()
     reductions: Mapping[str, str] = field(default_factory=dict)
@@ -91,10 +91,16 @@ class Table:
 
     def to_json(self) -> dict[str, Any]:
         """Return an object to be written as JSON: ``table`` holds the rows, NaN is null, wall time is apart."""
+        return {
+            name: list(part) if isinstance(part, formats.Records) else part for name, part in self.json_parts().items()
+        }
+
+    def json_parts(self) -> dict[str, Any]:
+        """Return the same, with lists that may be long as `formats.Records`, each entry made when it is asked for."""
         named = ("comparisons", "agreement", "breakdown", "worst", "unpaired", "packages")
         return {
             "table": formats.row_records(self.rows, self.row_type),
-            **{name: formats.records(getattr(self, name)) for name in named},
+            **{name: formats.Records(getattr(self, name)) for name in named},
             "timing": formats.timing(self.rows),
             "reductions": dict(self.reductions),
             "settings": formats.records([self.settings])[0],
@@ -139,7 +145,7 @@ def make_table(
             rows=tuple(gathered.rows),
             comparisons=tuple(gathered.comparisons),
             agreement=tuple(agreements(gathered.ranked)),
-            breakdown=tuple(gathered.breakdown),
+            breakdown=ClassRows(gathered.breakdown),
             worst=tuple(gathered.worst),
             unpaired=tuple(gathered.unpaired),
             reductions=MappingProxyType(gathered.reductions),
@@ -159,7 +165,7 @@ class _Gathered:
     rows: list[TableRow] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     ranked: list[RankedRecipes] = field(default_factory=list)
-    breakdown: list[ClassRow] = field(default_factory=list)
+    breakdown: list[ClassPart] = field(default_factory=list)
     worst: list[WorstImage] = field(default_factory=list)
     unpaired: list[Unpaired] = field(default_factory=list)
     reductions: dict[str, str] = field(default_factory=dict)
@@ -170,7 +176,7 @@ class _Gathered:
         self.comparisons.extend(comparisons)
         self.unpaired.extend(scores.unpaired)
         if scores.ranked:
-            self.breakdown.extend(by_class(scores))
+            self.breakdown.append(by_class(scores))
             self.worst.extend(_worst(scores))
             self.reductions[scores.metric] = scores.reduction.description
             if scores.images:

@@ -189,13 +189,14 @@ def status(store: StoreArgument, as_json: AsJson = False) -> None:
     """Say how far a run is and what failed in it; nothing is changed, no model is loaded."""
     from sightline.bench.panels import panel_stores
     from sightline.bench.store.status import status_of
-    from sightline.cli.benchmark.screen import show_status
 
     stores = panel_stores(store)
     read = {one: status_of(one) for one in stores.values()}
     if as_json:
         console.print_json(_alone_or_panels(stores, [one.to_json() for one in read.values()]))
     else:
+        from sightline.cli.benchmark.screen import show_status
+
         for one, state in read.items():
             show_status(state, one)
 

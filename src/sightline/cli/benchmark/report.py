@@ -78,9 +78,10 @@ def report(
     if paper is not None and (out is not None or not as_json):
         files = save_paper_table(paper, store, out)
     if as_json:
-        contents = {name: results.json() for name, results in reports.items()}
-        whole = contents.get("", {"panels": contents})
-        console.print_json(whole | ({} if paper is None else {"paper": paper.to_json()}))
+        alone = reports.get("")
+        contents = {} if alone else {name: results.json() for name, results in reports.items()}
+        whole = alone.json_parts() if alone else {"panels": contents}
+        console.print_json_parts(whole | ({} if paper is None else {"paper": paper.to_json()}))
         return
     for results in reports.values():
         _show(results)

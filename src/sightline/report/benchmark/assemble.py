@@ -111,8 +111,15 @@ class BenchmarkReport:
 
     def json(self) -> dict[str, Any]:
         """Return everything as plain data; ``table`` holds the rows of the table."""
+        return self._json(self.table.to_json())
+
+    def json_parts(self) -> dict[str, Any]:
+        """Return the same for whoever writes it piece by piece, see `Table.json_parts`."""
+        return self._json(self.table.json_parts())
+
+    def _json(self, table: dict[str, Any]) -> dict[str, Any]:
         return {
-            **self.table.to_json(),
+            **table,
             "run": self.run,
             **self.counts,
             "packages": self.packages,

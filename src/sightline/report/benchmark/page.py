@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sightline.bench.stats.breakdown import ClassRow, ClassRows
 from sightline.extras import require
 from sightline.files import write_output
 from sightline.report.benchmark.breakdown import class_table, worst_table
@@ -165,7 +166,7 @@ def _models(page: BenchmarkPage) -> list[dict[str, Any]]:
 def _board(page: BenchmarkPage, model: str, metric: str, rows: Sequence[TableRow], anchor: str) -> dict[str, Any]:
     board, ordered = leaderboard(rows, anchor), ranked(rows)
     names = page.labels.get(model, {})
-    classes = _select(page.table.breakdown, model, metric)
+    classes = _classes(page.table.breakdown, model, metric)
     return {
         **board,
         "anchor": anchor,
@@ -178,6 +179,10 @@ def _board(page: BenchmarkPage, model: str, metric: str, rows: Sequence[TableRow
 
 def _select(items: Sequence[Any], model: str, metric: str) -> list[Any]:
     return [item for item in items if item.model == model and item.metric == metric]
+
+
+def _classes(rows: Sequence[ClassRow], model: str, metric: str) -> list[ClassRow]:
+    return list(rows.of(model, metric)) if isinstance(rows, ClassRows) else _select(rows, model, metric)
 
 
 def _controls(page: BenchmarkPage) -> set[str]:
