@@ -1,6 +1,7 @@
 """How many samples does a scheme need for the standard error that plain sampling has?
 
-Plain sampling draws every mask, coalition or permutation independently. Each scheme explains several images with
+Plain sampling draws every mask, coalition or permutation independently; for `kernel_shap` that is what the paper and
+captum draw, and what the package shap draws is a second comparison. Each scheme explains several images with
 several seeds, with N samples and with N/2; the variance of a map is that of a cell's value over seeds, mean over cells.
 
 * *share* is the variance of a scheme over that of plain sampling, both with N samples: the share of plain's samples
@@ -12,22 +13,28 @@ Both are geometric means over images, with a 95 % interval of a bootstrap over i
 samples are enough, *holds* where the interval of *half* ends below one, *FAILS* where it begins above, and is *open*
 else.
 
-`lime`, `kernel_shap`, `shapley_sampling` and `hsic` see the image as 3 × 4 cells that are kept or removed. All 4096
-combinations go through the model once, and the methods look their logits up, so that many seeds cost little. The masks
-of `rise` are shifted and blended; it runs the model for each.
+With 3 × 4 cells all 4096 combinations of cells that are kept or removed go through the model once. `lime`,
+`kernel_shap`, `shapley_sampling` and `hsic` look their logits up, so that many seeds cost little. The masks of `rise`
+are shifted and blended; it runs the model for each, as all methods do with larger grids.
 
 Run with ``python benchmarks/sample_error.py [MODEL] [--image PHOTO ...] [--seeds 24] [--only rise lime] [--blank
-dropped]``; MODEL is a model id, by default bundled/shapes-vit with six images of its own. ``--seeds`` is for `rise`,
-the others have four times as many.
+dropped] [--grid 7 7 --samples 256] [--schemes orthogonal balanced] [--cache FOLDER]``; MODEL is a model id, by default
+bundled/shapes-vit with six images of its own. ``--seeds`` is for what runs the model, look-ups have four times as many.
+In the folder of ``--cache`` a stopped run is continued.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import hashlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -42,110 +49,192 @@ from sightline.perturb.segments import grid_segments
 from sightline.seeds import generators, uniform
 
 IMAGES = 6
-GRID = (3, 4)
-CELLS = GRID[0] * GRID[1]
+FEW = 12  # cells, of which all combinations are run
 DRAWS = 1000  # of the bootstrap
-Explain = Callable[[Adapter, Tensor, int, int, str], Tensor]  # model, image, samples, seed, blank
+CELLS_OF_RISE = 4  # from side to side, beside 3 × 4 cells of the others
+SAMPLES = {"rise": (64,), "lime": (64,), "kernel_shap": (64, 128), "shapley_sampling": (8, 16), "hsic": (64,)}
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """An image whose cells are kept or removed.
+
+    Attributes:
+        model: the model, or a table of its logits.
+        image: shape (1, channel, height, width); of one pixel per cell for a table.
+        grid: rows and columns of cells.
+        blank: the fill, or dropped.
+    """
+
+    model: Adapter
+    image: Tensor
+    grid: tuple[int, int]
+    blank: Any
+
+    def scores(self, coalitions: Tensor) -> Tensor:
+        """Return the predicted class's logit for coalitions of the cells, shape (1, coalition)."""
+        piece = grid_segments((self.image.shape[-2], self.image.shape[-1]), self.grid)
+        fill = coalition_fill(self.model, self.image, self.blank)
+        with torch.no_grad(), self.model.evaluating():
+            target = sightline.Logit(int(self.model(self.image).argmax()))
+            return coalition_scores(self.model, self.image, fill, [piece], [coalitions], [target])[0]
+
+
+Explain = Callable[[Game, int, int], Tensor]  # game, samples, seed
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A way to draw samples; the first of a method is the plain one.
+    """A way to draw samples.
 
     Attributes:
         method: the method's name.
         name: of the scheme.
-        samples: N.
         explain: returns the map of one image.
+        beside: the scheme that it is compared with; empty for those themselves.
     """
 
     method: str
     name: str
-    samples: int
     explain: Explain
+    beside: str = "plain"
 
 
 def recipe(text: str) -> Explain:
-    """Explain by a recipe with places for the number of samples, the seed and the fill."""
+    """Explain by a recipe with places for the number of samples, the seed, the cells and the fill."""
 
-    def run(model: Adapter, image: Tensor, samples: int, seed: int, blank: str) -> Tensor:
-        filled = text.format(n=samples, seed=seed, blank=repr(blank))
+    def run(game: Game, samples: int, seed: int) -> Tensor:
+        rise = CELLS_OF_RISE if game.grid == (3, 4) else max(game.grid)
+        filled = text.format(
+            n=samples, seed=seed, segments=("grid", *game.grid), most=max(game.grid), rise=rise, blank=repr(game.blank)
+        )
         scale = samples if filled.startswith("hsic") else 1  # its sum over pairs is divided by the samples once
-        return sightline.explain(model, image, filled, target=None).map / scale
+        return sightline.explain(game.model, game.image, filled, target=None).map / scale
 
     return run
 
 
-def tabulated(model: Adapter, image: Tensor, blank: str) -> Adapter:
-    """Return a model of images of one pixel per cell, kept where it is not zero: a table of the model's logits."""
-    piece = grid_segments((image.shape[-2], image.shape[-1]), GRID)
-    coalitions = torch.tensor(list(itertools.product((False, True), repeat=CELLS)))
-    fill = coalition_fill(model, image, blank)  # type: ignore[arg-type]
-    classes = [sightline.Logit(index) for index in range(model.num_classes or 0)]
-    with torch.no_grad(), model.evaluating():
-        logits = coalition_scores(model, image, fill, [piece], [coalitions], classes)[0].T
-    places = 2 ** torch.arange(CELLS - 1, -1, -1)
-    return sightline.adapt(lambda cells: logits[(cells[:, 0] != 0).flatten(1).long() @ places], output="softmax")
+def by_hand(
+    draw: Callable[[int, int, torch.Generator], Tensor], read: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> Explain:
+    """Explain by coalitions from `draw(samples, cells, generator)`, read off by `read(coalitions, scores, ends)`."""
+
+    def run(game: Game, samples: int, seed: int) -> Tensor:
+        cells = game.grid[0] * game.grid[1]
+        coalitions = draw(samples, cells, generators(seed, game.image)[0])
+        ends = torch.tensor([[False], [True]]).expand(2, cells)
+        scores = game.scores(torch.cat([ends, coalitions]))
+        return read(coalitions, scores[:, 2:], scores[:, :2])
+
+    return run
 
 
-def kept_scores(model: Adapter, image: Tensor, coalitions: Tensor) -> Tensor:
-    """Return the predicted class's logit for coalitions of the cells of a tabulated image."""
-    target = sightline.Logit(int(model(image).argmax()))
-    piece = grid_segments(GRID, GRID)
-    return coalition_scores(model, image, torch.zeros_like(image), [piece], [coalitions], [target])[0]
+def fair_coins(samples: int, cells: int, generator: torch.Generator) -> Tensor:
+    return uniform((samples, cells), generator) < 0.5
 
 
-def independent_hsic(model: Adapter, image: Tensor, samples: int, seed: int, _blank: str) -> Tensor:
-    """`hsic` with independent masks."""
-    masks = uniform((samples, CELLS), generators(seed, image)[0]) < 0.5
-    return dependence(masks, kept_scores(model, image, masks)) / samples
+def by_kernel(samples: int, cells: int, generator: torch.Generator) -> Tensor:
+    """Draw coalitions with the kernel as probability: first the size, then cells, as captum does."""
+    sizes = torch.arange(1, cells)
+    drawn = sizes[torch.multinomial(1 / (sizes * (cells - sizes)), samples, replacement=True, generator=generator)]
+    return uniform((samples, cells), generator).argsort(dim=1).argsort(dim=1) < drawn[:, None]
 
 
-def independent_shap(model: Adapter, image: Tensor, samples: int, seed: int, _blank: str) -> Tensor:
-    """`kernel_shap` with independent coalitions, their sizes drawn by the kernel, all of the same weight."""
-    generator = generators(seed, image)[0]
-    sizes = torch.arange(1, CELLS)
-    drawn = sizes[torch.multinomial(1 / (sizes * (CELLS - sizes)), samples, replacement=True, generator=generator)]
-    coalitions = uniform((samples, CELLS), generator).argsort(dim=1).argsort(dim=1) < drawn[:, None]
-    ends = torch.tensor([[False], [True]]).expand(2, CELLS)
-    scores = kept_scores(model, image, torch.cat([ends, coalitions]))
-    weights = torch.ones(samples, dtype=torch.float64)
-    return fit_shapley(coalitions, weights, scores[:, 2:], scores[:, 0], scores[:, 1])
+def criterion(coalitions: Tensor, scores: Tensor, _ends: Tensor) -> Tensor:
+    return dependence(coalitions, scores) / len(coalitions)
 
 
-RISE = "rise(samples={n}, seed={seed}, cells=4, blank={blank}"
-LIME = f"lime(samples={{n}}, seed={{seed}}, segments=('grid', {GRID[0]}, {GRID[1]}), blank='mean'"
-HSIC = f"hsic(samples={{n}}, seed={{seed}}, cells={max(GRID)}"
-SHAP = f"kernel_shap(samples={{n}}, seed={{seed}}, segments=('grid', {GRID[0]}, {GRID[1]})"
-ORDERS = f"shapley_sampling(samples={{n}}, seed={{seed}}, segments=('grid', {GRID[0]}, {GRID[1]})"
+def unweighted(coalitions: Tensor, scores: Tensor, ends: Tensor) -> Tensor:
+    return fit_shapley(coalitions, torch.ones(len(coalitions)), scores, ends[:, 0], ends[:, 1])
+
+
+def shap_package(game: Game, samples: int, seed: int) -> Tensor:
+    """Kernel SHAP of the package shap: small and large coalitions enumerated, the others drawn with complements."""
+    import shap
+
+    def play(coalitions: np.ndarray) -> np.ndarray:
+        scores: np.ndarray = game.scores(torch.from_numpy(coalitions) != 0)[0].double().numpy()
+        return scores
+
+    cells = game.grid[0] * game.grid[1]
+    np.random.seed(seed)  # the only seed that it knows
+    explainer = shap.KernelExplainer(play, np.zeros((1, cells)))
+    values = explainer.shap_values(np.ones((1, cells)), nsamples=samples, l1_reg=False, silent=True)
+    return torch.from_numpy(values)
+
+
+RISE = "rise(samples={n}, seed={seed}, cells={rise}, blank={blank}"
+LIME = "lime(samples={n}, seed={seed}, segments={segments}, blank={blank}"
+HSIC = "hsic(samples={n}, seed={seed}, cells={most}, blank={blank}"
+SHAP = "kernel_shap(samples={n}, seed={seed}, segments={segments}, blank={blank}"
+ORDERS = "shapley_sampling(samples={n}, seed={seed}, segments={segments}, blank={blank}"
 SCHEMES = (
-    Scheme("rise", "plain", 64, recipe(RISE + ")")),
-    Scheme("rise", "orthogonal", 64, recipe(RISE + ", design='orthogonal')")),
-    Scheme("rise", "antithetic", 64, recipe(RISE + ", antithetic=True)")),
-    Scheme("lime", "plain", 64, recipe(LIME + ")")),
-    Scheme("lime", "orthogonal", 64, recipe(LIME + ", design='orthogonal')")),
-    Scheme("lime", "antithetic", 64, recipe(LIME + ", antithetic=True)")),
-    Scheme("kernel_shap", "plain", 64, independent_shap),
-    Scheme("kernel_shap", "kernel, paired", 64, recipe(SHAP + ", variant='kernel')")),
-    Scheme("kernel_shap", "leverage, paired", 64, recipe(SHAP + ")")),
-    Scheme("kernel_shap", "plain", 128, independent_shap),
-    Scheme("kernel_shap", "kernel, paired", 128, recipe(SHAP + ", variant='kernel')")),
-    Scheme("kernel_shap", "leverage, paired", 128, recipe(SHAP + ")")),
-    Scheme("shapley_sampling", "plain", 8, recipe(ORDERS + ")")),
-    Scheme("shapley_sampling", "antithetic", 8, recipe(ORDERS + ", antithetic=True)")),
-    Scheme("hsic", "plain", 64, independent_hsic),
-    Scheme("hsic", "latin", 64, recipe(HSIC + ", variant='latin')")),
-    Scheme("hsic", "orthogonal", 64, recipe(HSIC + ", variant='orthogonal')")),
+    Scheme("rise", "plain", recipe(RISE + ")"), beside=""),
+    Scheme("rise", "orthogonal", recipe(RISE + ", design='orthogonal')")),
+    Scheme("rise", "antithetic", recipe(RISE + ", antithetic=True)")),
+    Scheme("lime", "plain", recipe(LIME + ")"), beside=""),
+    Scheme("lime", "orthogonal", recipe(LIME + ", design='orthogonal')")),
+    Scheme("lime", "antithetic", recipe(LIME + ", antithetic=True)")),
+    Scheme("kernel_shap", "plain", by_hand(by_kernel, unweighted), beside=""),
+    Scheme("kernel_shap", "shap", shap_package),
+    Scheme("kernel_shap", "kernel", recipe(SHAP + ", variant='kernel')")),
+    Scheme("kernel_shap", "leverage", recipe(SHAP + ")")),
+    Scheme("kernel_shap", "balanced, kernel", recipe(SHAP + ", variant='kernel', design='balanced')")),
+    Scheme("kernel_shap", "balanced", recipe(SHAP + ", design='balanced')")),
+    Scheme("kernel_shap", "balanced", recipe(SHAP + ", design='balanced')"), beside="shap"),
+    Scheme("shapley_sampling", "plain", recipe(ORDERS + ")"), beside=""),
+    Scheme("shapley_sampling", "antithetic", recipe(ORDERS + ", antithetic=True)")),
+    Scheme("shapley_sampling", "cyclic", recipe(ORDERS + ", design='cyclic')")),
+    Scheme("hsic", "plain", by_hand(fair_coins, criterion), beside=""),
+    Scheme("hsic", "latin", recipe(HSIC + ", variant='latin')")),
+    Scheme("hsic", "orthogonal", recipe(HSIC + ", variant='orthogonal')")),
 )
 
 
-def maps(games: Sequence[tuple[Adapter, Tensor]], scheme: Scheme, samples: int, seeds: int, blank: str) -> Tensor:
-    """Return the maps of every image, each with its model, and every seed: (image, seed, cell)."""
-    of_images = [
-        [scheme.explain(model, image, samples, seed, blank).double().flatten() for seed in range(seeds)]
-        for model, image in games
-    ]
-    return torch.stack([torch.stack(of_seeds) for of_seeds in of_images])
+def remembered(folder: Path | None, key: Sequence[Any], compute: Callable[[], Tensor]) -> Tensor:
+    """Compute a tensor, or read it where an earlier run kept it."""
+    if folder is None:
+        return compute()
+    file = folder / f"{hashlib.blake2b(repr(key).encode(), digest_size=12).hexdigest()}.pt"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(compute(), file.with_suffix(".new"))
+        file.with_suffix(".new").rename(file)
+    saved: Tensor = torch.load(file)
+    return saved
+
+
+def digest(image: Tensor) -> str:
+    return hashlib.blake2b(image.numpy().tobytes(), digest_size=12).hexdigest()
+
+
+def tabulated(game: Game, index: int, folder: Path | None) -> Game:
+    """Return the game on an image of one pixel per cell, kept where it is not zero: a table of the model's logits."""
+    cells = game.grid[0] * game.grid[1]
+    piece = grid_segments((game.image.shape[-2], game.image.shape[-1]), game.grid)
+
+    def run() -> Tensor:
+        coalitions = torch.tensor(list(itertools.product((False, True), repeat=cells)))
+        fill = coalition_fill(game.model, game.image, game.blank)
+        classes = [sightline.Logit(index) for index in range(game.model.num_classes or 0)]
+        with torch.no_grad(), game.model.evaluating():
+            return coalition_scores(game.model, game.image, fill, [piece], [coalitions], classes)[0].T
+
+    logits = remembered(folder, ("table", game.model.name, digest(game.image), game.grid, game.blank), run)
+    places = 2 ** torch.arange(cells - 1, -1, -1)
+    table = sightline.adapt(lambda pixels: logits[(pixels[:, 0] != 0).flatten(1).long() @ places], output="softmax")
+    return Game(table, torch.ones(1, 3, *game.grid) + index, game.grid, "mean")
+
+
+def maps(games: Sequence[Game], scheme: Scheme, samples: int, seeds: int, folder: Path | None) -> Tensor:
+    """Return the maps of every image and every seed: (image, seed, cell)."""
+
+    def of_image(game: Game) -> Tensor:
+        key = (scheme.method, scheme.name, samples, seeds, game.model.name, digest(game.image), game.grid, game.blank)
+        explained = (scheme.explain(game, samples, seed).double().flatten() for seed in range(seeds))
+        return remembered(folder, key, lambda: torch.stack(list(explained)))
+
+    return torch.stack([of_image(game) for game in games])
 
 
 def ratio(scheme: Tensor, plain: Tensor) -> tuple[float, float, float]:
@@ -187,39 +276,42 @@ def main() -> None:
     parser.add_argument("--image", nargs="*", default=[], help="photographs; without them, bundled images")
     parser.add_argument("--seeds", type=int, default=24)
     parser.add_argument("--only", nargs="*", help="names of methods")
+    parser.add_argument("--schemes", nargs="*", help="names of schemes, beside those they are compared with")
     parser.add_argument("--blank", default="mean", help="the fill, or dropped")
+    parser.add_argument("--grid", type=int, nargs=2, default=(3, 4), help="rows and columns of cells")
+    parser.add_argument("--samples", type=int, help="N, in place of each method's own")
+    parser.add_argument("--cache", type=Path, help="a folder where a stopped run is continued")
     asked = parser.parse_args()
+    torch.set_num_threads(1)
     model = sightline.load(asked.model, pretrained=True)
     images = pictures(model, asked.image).split(1)
-    chosen = [scheme for scheme in SCHEMES if not asked.only or scheme.method in asked.only]
-    print(f"{model.name}, {len(images)} images, {asked.seeds} seeds, blank={asked.blank!r}")
-    print("| method | scheme | N | share, of N | half: N/2 over plain's N | half of the samples |")
-    print("| --- | --- | --- | --- | --- | --- |", flush=True)
-    whole = [(model, image) for image in images]
-    cells = []
-    if any(scheme.method != "rise" for scheme in chosen):
-        ones = torch.ones(1, 3, *GRID)
-        cells = [(tabulated(model, image, asked.blank), ones + index) for index, image in enumerate(images)]
-    plain = torch.zeros(0)
-    for scheme in chosen:
-        games, seeds = (whole, asked.seeds) if scheme.method == "rise" else (cells, 4 * asked.seeds)
-        all_samples = maps(games, scheme, scheme.samples, seeds, asked.blank)
-        if scheme.name == "plain":
-            plain = all_samples
+    print(f"{model.name}, {len(images)} images, {asked.seeds} seeds, grid={asked.grid}, blank={asked.blank!r}")
+    print("| method | scheme | beside | N | share, of N | half: N/2 over N | half of the samples |")
+    print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    whole = [Game(model, image, tuple(asked.grid), asked.blank) for image in images]
+    few = asked.grid[0] * asked.grid[1] <= FEW
+
+    @functools.cache
+    def tables() -> list[Game]:
+        return [tabulated(game, index, asked.cache) for index, game in enumerate(whole)]
+
+    @functools.cache
+    def drawn(method: str, name: str, samples: int) -> Tensor:
+        scheme = next(one for one in SCHEMES if (one.method, one.name) == (method, name))
+        look_up = few and method != "rise"
+        games, seeds = (tables(), 4 * asked.seeds) if look_up else (whole, asked.seeds)
+        return maps(games, scheme, samples, seeds, None if look_up else asked.cache)
+
+    for scheme in SCHEMES:
+        wanted = not asked.only or scheme.method in asked.only
+        if not (scheme.beside and wanted and (not asked.schemes or scheme.name in asked.schemes)):
             continue
-        share, half = (
-            ratio(all_samples, plain),
-            ratio(maps(games, scheme, scheme.samples // 2, seeds, asked.blank), plain),
-        )
-        row = (
-            f"`{scheme.method}`",
-            scheme.name,
-            str(scheme.samples),
-            written(share),
-            written(half),
-            verdict(*half[1:]),
-        )
-        print(f"| {' | '.join(row)} |", flush=True)
+        for samples in (asked.samples,) if asked.samples else SAMPLES[scheme.method]:
+            beside = drawn(scheme.method, scheme.beside, samples)
+            share = ratio(drawn(scheme.method, scheme.name, samples), beside)
+            half = ratio(drawn(scheme.method, scheme.name, samples // 2), beside)
+            row = (f"`{scheme.method}`", scheme.name, scheme.beside, str(samples), written(share), written(half))
+            print(f"| {' | '.join((*row, verdict(*half[1:])))} |", flush=True)
 
 
 if __name__ == "__main__":

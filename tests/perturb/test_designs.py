@@ -1,4 +1,4 @@
-"""Orthogonal designs: every three cells balanced, each mask fair, exact where single cells and pairs of them count."""
+"""Designs: every three cells balanced, each mask as likely as before, exact where single cells and pairs count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sightline.errors import RecipeError
 from sightline.methods.sampling.hsic import Dependence, dependence, latin_masks
 from sightline.methods.sampling.lime import Lime, fit_ridge, random_coalitions
 from sightline.methods.sampling.rise import Rise, soft_masks
-from sightline.perturb.designs import orthogonal_masks
+from sightline.perturb.designs import balanced_masks, orthogonal_masks
 from sightline.seeds import generators
 
 
@@ -122,3 +122,50 @@ def test_lime_and_hsic_draw_them_for_each_image() -> None:
 def test_what_cannot_be_combined_is_refused(recipe: str, told: str) -> None:
     with pytest.raises(RecipeError, match=told):
         sightline.parse(recipe)
+
+
+def subsets(cells: int, sizes: list[int], generator: torch.Generator) -> Tensor:
+    """Draw one mask for each size."""
+    return (
+        torch.rand(len(sizes), cells, generator=generator).argsort(dim=1).argsort(dim=1) < torch.tensor(sizes)[:, None]
+    )
+
+
+def moments(masks: Tensor, weights: Tensor) -> Tensor:
+    """Eigenvalues of the matrix that a regression inverts, without that of a constant."""
+    centred = masks.double() - masks.double().mean(dim=1, keepdim=True)
+    return torch.linalg.eigvalsh((centred * weights[:, None]).T @ centred)[1:]
+
+
+def test_exchanges_leave_sizes_and_bring_the_regression_near_its_expectation() -> None:
+    sizes, weights = [2, 3, 4, 5, 6, 7] * 4, torch.linspace(1, 2, 24, dtype=torch.float64)
+    for seed in range(5):
+        drawn = subsets(12, sizes, seeded(seed))
+        got = balanced_masks(drawn, weights, seeded(seed))
+        assert torch.equal(got.sum(dim=1), drawn.sum(dim=1))
+        before, after = moments(drawn, weights), moments(got, weights)
+        assert_close(after.sum(), before.sum())
+        assert after.var() < 0.2 * before.var()
+        assert (1 / after).mean() * after.mean() < 1.1
+
+
+def test_no_exchange_makes_a_mask_another_or_its_complement() -> None:
+    pairs = torch.tensor([[a in two for a in range(6)] for two in itertools.combinations(range(6), 2)])
+    weights = torch.ones(15, dtype=torch.float64)
+    threes = torch.tensor([[a in (0, *two) for a in range(6)] for two in itertools.combinations(range(1, 6), 2)])
+    for masks in (pairs, pairs[:14], threes, threes[:9]):
+        got = balanced_masks(masks, weights[: len(masks)], seeded(0))
+        rows = {tuple(row) for both in (got, ~got) for row in both.tolist()}
+        assert len(rows) == 2 * len(masks)
+    assert balanced_masks(torch.zeros(0, 1, dtype=torch.bool), weights[:0], seeded(0)).shape == (0, 1)
+
+
+def test_all_masks_of_a_size_are_equally_likely_after_exchanges() -> None:
+    weights = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
+    drawn = torch.stack(
+        [balanced_masks(subsets(5, [1, 2, 2], seeded(seed)), weights, seeded(seed)) for seed in range(4000)]
+    )
+    for row, masks in ((0, 5), (1, 10), (2, 10)):
+        codes = (drawn[:, row].long() @ (2 ** torch.arange(5))).unique(return_counts=True)[1]
+        assert len(codes) == masks
+        assert ((codes - 4000 / masks).abs() < 4.5 * (4000 / masks) ** 0.5).all()

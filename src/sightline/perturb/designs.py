@@ -5,10 +5,14 @@ an orthogonal array every cell is kept in half of the masks, and every two or th
 equally often: what single cells add to a score, and pairs of them, then leaves no error in the effect of another cell.
 Its columns are flipped and chosen at random, so each single mask is made of independent fair coins, and a mean over
 masks has the same expectation as before.
+
+Masks that keep given numbers of cells, as Shapley values need them, make no such array. `balanced_masks` brings drawn
+ones near to it by exchanges of cells.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -18,6 +22,7 @@ from sightline.errors import RecipeError
 from sightline.seeds import uniform
 
 Design = Literal["independent", "orthogonal"]
+SWEEPS = 3  # over the masks; more gained little (docs/guide/speed.md)
 
 
 def check_design(design: Design, *, antithetic: bool, variant: str) -> None:
@@ -57,3 +62,38 @@ def _parity(numbers: Tensor) -> Tensor:
     for shift in (32, 16, 8, 4, 2, 1):
         numbers = numbers ^ (numbers >> shift)
     return (numbers & 1).bool()
+
+
+def balanced_masks(masks: Tensor, weights: Tensor, generator: torch.Generator) -> Tensor:
+    r"""Exchange cells within masks, (mask, cell), bool, until any two cells are kept together about equally often.
+
+    Every mask keeps as many cells as before, none becomes another or another's complement, and the columns are put in
+    random order at the end, so that all masks of a size are equally likely, as they are when drawn independently.
+
+    Cell after cell is exchanged where that lowers :math:`\sum_{rs} w_r w_s (\tilde z_r \cdot \tilde z_s)^2`, with
+    :math:`\tilde z_r` mask r minus its mean. The trace of :math:`\sum_r w_r \tilde z_r \tilde z_r^\top` is given by the
+    sizes, and the sum is least where that matrix, by which a weighted regression divides, is a multiple of its
+    expectation: the regression is then unbiased, and of least variance.
+    """
+    masks, cells = masks.clone(), masks.shape[1]
+    centred = masks.double() - masks.double().mean(dim=1, keepdim=True)
+    taken = {row.numpy().tobytes() for both in (masks, ~masks) for row in both}
+    gram = (centred * weights[:, None]).T @ centred
+    rounding = 1e-9 * gram.trace()
+    for row in [row for _ in range(SWEEPS) for row in torch.randperm(len(masks), generator=generator).tolist()]:
+        mask, own, weight = masks[row], centred[row], weights[row]
+        others = gram - weight * torch.outer(own, own)
+        gradient, diagonal = others @ own, others.diagonal()
+        change = 2 * (gradient - gradient[:, None]) + diagonal + diagonal[:, None] - 2 * others  # (out, in)
+        change.masked_fill_(~mask[:, None] | mask, math.inf)
+        out, new = divmod(int(change.argmin()), cells)
+        exchanged = mask.clone()
+        exchanged[out], exchanged[new] = False, True
+        if change[out, new] >= -rounding or exchanged.numpy().tobytes() in taken:
+            continue
+        taken -= {mask.numpy().tobytes(), (~mask).numpy().tobytes()}
+        taken |= {exchanged.numpy().tobytes(), (~exchanged).numpy().tobytes()}
+        masks[row] = exchanged
+        own = centred[row] = exchanged.double() - exchanged.double().mean()
+        gram = others + weight * torch.outer(own, own)
+    return masks[:, torch.randperm(cells, generator=generator)]

@@ -177,10 +177,13 @@ def test_shapes_have_their_exact_shapley_values(name: str) -> None:
         assert correlation(few[row], exact) > 0.95
 
 
+@pytest.mark.parametrize("design", ["independent", "balanced"])
 @pytest.mark.parametrize("variant", ["leverage", "kernel"])
 @pytest.mark.parametrize(("players", "samples"), [(1, 10), (2, 10), (5, 4), (6, 62), (9, 100), (12, 3000), (40, 200)])
-def test_coalitions_are_different_and_come_with_their_complements(players: int, samples: int, variant: Any) -> None:
-    coalitions, weights = draw_coalitions(players, samples, variant, generator())
+def test_coalitions_are_different_and_come_with_their_complements(
+    players: int, samples: int, variant: Any, design: Any
+) -> None:
+    coalitions, weights = draw_coalitions(players, samples, variant, generator(), design)
     assert len(coalitions) == len(weights) == min(samples, 2**players - 2)
     rows = {tuple(row) for row in coalitions.tolist()}
     assert len(rows) == len(coalitions)
@@ -192,10 +195,11 @@ def test_coalitions_are_different_and_come_with_their_complements(players: int, 
         assert_close(weights, torch.tensor(kernel, dtype=torch.float64).reshape(-1))
 
 
+@pytest.mark.parametrize("design", ["independent", "balanced"])
 @pytest.mark.parametrize("variant", ["leverage", "kernel"])
-def test_few_coalitions_are_exact_where_effects_are_single_or_paired(variant: Any) -> None:
+def test_few_coalitions_are_exact_where_effects_are_single_or_paired(variant: Any, design: Any) -> None:
     slope, pairs = torch.randn(20).double(), torch.randn(20, 20).double()
-    coalitions, weights = draw_coalitions(20, 100, variant, generator())
+    coalitions, weights = draw_coalitions(20, 100, variant, generator(), design)
 
     def play(z: Tensor) -> Tensor:
         return z.double() @ slope + ((z.double() @ pairs) * z.double()).sum(dim=1)
@@ -226,6 +230,51 @@ def test_more_samples_come_nearer_and_the_sum_is_always_right() -> None:
     assert errors[1] > 2 * errors[2]
 
 
+@pytest.mark.parametrize("variant", ["leverage", "kernel"])
+def test_balanced_coalitions_are_unbiased_and_half_of_them_have_less_variance(variant: Any) -> None:
+    """Beside as many as the paper would draw: independent coalitions, the kernel their probability."""
+    slope = torch.randn(9, generator=generator(1)).double()
+    triples = torch.randn(9, 9, 9, generator=generator(2)).double() / 9
+
+    def play(z: Tensor) -> Tensor:
+        kept = z.double()
+        return torch.sigmoid(kept @ slope) + torch.einsum("ni,nj,nk,ijk->n", kept, kept, kept, triples)
+
+    everyone = all_coalitions(9)
+    exact, ends = shapley(everyone, play(everyone)), play(everyone[[0, -1]])
+    sizes = torch.arange(1, 9)
+
+    def by_kernel(seed: int) -> tuple[Tensor, Tensor]:
+        own = generator(seed)
+        drawn = sizes[torch.multinomial(1 / (sizes * (9 - sizes)), 64, replacement=True, generator=own)]
+        return torch.rand(64, 9, generator=own).argsort(dim=1).argsort(dim=1) < drawn[:, None], torch.ones(64)
+
+    def estimates(draw: Any, seeds: int) -> Tensor:
+        drawn = [draw(seed) for seed in range(seeds)]
+        return torch.stack([fit_shapley(z, w, play(z)[None], ends[:1], ends[1:])[0] for z, w in drawn])
+
+    balanced, paired = (
+        estimates(lambda seed, design=design: draw_coalitions(9, 32, variant, generator(seed), design), 200)
+        for design in ("balanced", "independent")
+    )
+    independent = estimates(by_kernel, 100)
+    assert (balanced.mean(dim=0) - exact).abs().max() < 4 * (balanced.var(dim=0) / 200).sqrt().max()
+    assert balanced.var(dim=0).mean() < 0.5 * independent.var(dim=0).mean()
+    assert balanced.var(dim=0).mean() < 0.7 * paired.var(dim=0).mean()
+
+
+def test_balanced_coalitions_of_an_image_are_those_of_any_batch(tiny_cnn: nn.Module, images: Tensor) -> None:
+    model, method = sightline.adapt(tiny_cnn), KernelShap(samples=20, segments=("grid", 3, 4), design="balanced")
+    whole = method(model, images, Logit(1)).map
+    alone = torch.cat([method(model, image[None], Logit(1)).map for image in images])
+    assert_close(whole, alone)
+    assert_close(whole.flip(0), method(model, images.flip(0), Logit(1)).map)
+    assert not torch.allclose(whole, KernelShap(samples=20, segments=("grid", 3, 4))(model, images, Logit(1)).map)
+    every = KernelShap(segments=("grid", 2, 2), design="balanced")(model, images, Logit(1)).map
+    assert_close(every, KernelShap(segments=("grid", 2, 2))(model, images, Logit(1)).map)
+    assert sightline.explain(model, images[:1], method, target=1).passes.forward == method.cost(model).forward == 22
+
+
 def test_segments_that_do_nothing_get_nothing_and_equal_ones_the_same() -> None:
     images = torch.ones(1, 3, 8, 8, dtype=torch.float64)
     model = sightline.adapt(lambda x: (x[:, 0, :4].sum(dim=(1, 2))[:, None] ** 2).expand(-1, 2))
@@ -253,6 +302,8 @@ def test_targets_share_the_passes(tiny_cnn: nn.Module, images: Tensor) -> None:
         "samples=1, variant='orders'",
         "segments='voronoi'",
         "variant='mine'",
+        "design='mine'",
+        "design='balanced', variant='orders'",
         "blank='grey'",
         "score='loss'",
     ],

@@ -75,9 +75,13 @@ def test_a_permutation_and_its_reverse_are_exact_where_segments_interact_by_twos
         return (kept @ own + torch.einsum("bi,ij,bj->b", kept, pairs, kept))[:, None]
 
     image, want = images[:1].double().abs() + 1, own + (pairs + pairs.T).sum(dim=1) / 2
-    recipe = "shapley_sampling(samples=2, segments=('grid', 2), antithetic={})"
-    got, plain = (sightline.explain(game, image, recipe.format(way), target=0).map.flatten() for way in (True, False))
+    recipe = "shapley_sampling(samples=2, segments=('grid', 2){})"
+    got, cyclic, plain = (
+        sightline.explain(game, image, recipe.format(way), target=0).map.flatten()
+        for way in (", antithetic=True", ", design='cyclic'", "")
+    )
     assert_close(got, want)
+    assert_close(cyclic, want)
     assert (plain - want).abs().max() > 0.01
 
 
@@ -89,3 +93,41 @@ def test_antithetic_permutations_are_uniform_and_reverse_each_other() -> None:
         [(ranks == torch.tensor(order)).all(dim=1).sum() for order in itertools.permutations(range(3))]
     )
     assert_close(counts / 5001, torch.full((6,), 1 / 6), rtol=0, atol=0.03)
+
+
+def test_cyclic_permutations_are_uniform_and_visit_all_quarters() -> None:
+    ranks = permutations(2403, 12, torch.Generator().manual_seed(0), design="cyclic")
+    assert ranks.shape == (2403, 12)
+    assert torch.equal(ranks.sort(dim=1).values, torch.arange(12).expand(2403, 12))
+    whole = ranks[:2400].view(300, 4, 2, 12)
+    assert torch.equal(whole[:, :, 1], 11 - whole[:, :, 0])
+    quarters = (whole // 3).view(300, 8, 12)
+    for quarter in range(4):
+        assert (
+            (quarters == quarter).sum(dim=1).eq(2).all()
+        )  # also of any four: a permutation, its shift by a half, reverses
+        assert (quarters[:, :4] == quarter).sum(dim=1).eq(1).all()
+    few = permutations(8000, 3, torch.Generator().manual_seed(0), design="cyclic")
+    counts = torch.stack([(few == torch.tensor(order)).all(dim=1).sum() for order in itertools.permutations(range(3))])
+    assert_close(counts / 8000, torch.full((6,), 1 / 6), rtol=0, atol=0.03)
+
+
+def test_half_as_many_cyclic_permutations_have_less_variance_and_no_bias(tiny_cnn: nn.Module, images: Tensor) -> None:
+    model, image = sightline.adapt(tiny_cnn), images[:1]
+
+    def estimates(recipe: str, seeds: int) -> Tensor:
+        recipes = [f"shapley_sampling(segments=('grid', 3), seed={seed}, {recipe})" for seed in range(seeds)]
+        return torch.stack([sightline.explain(model, image, each, target=1).map.flatten() for each in recipes])
+
+    exact = sightline.explain(model, image, "kernel_shap(segments=('grid', 3))", target=1).map.flatten()
+    cyclic, plain = estimates("samples=4, design='cyclic'", 100), estimates("samples=8", 50)
+    assert (cyclic.mean(dim=0) - exact).abs().max() < 4 * (cyclic.var(dim=0) / 100).sqrt().max()
+    assert cyclic.var(dim=0).mean() < plain.var(dim=0).mean()
+    whole = sightline.explain(model, images, "shapley_sampling(samples=5, design='cyclic')", target=1).map
+    alone = sightline.explain(model, images.flip(0), "shapley_sampling(samples=5, design='cyclic')", target=1).map
+    assert_close(whole, alone.flip(0))
+
+
+def test_cyclic_permutations_are_not_reversed_twice() -> None:
+    with pytest.raises(errors.RecipeError, match="comes in such pairs already"):
+        sightline.parse("shapley_sampling(design='cyclic', antithetic=True)")

@@ -22,6 +22,7 @@ from sightline.methods.sampling.coalitions import (
 from sightline.methods.sampling.dropped import DROPPED, dropped_share
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
+from sightline.perturb.designs import balanced_masks
 from sightline.perturb.segments import Segments
 from sightline.perturb.superpixels import Option, about, as_option
 from sightline.registry import METHODS
@@ -29,6 +30,7 @@ from sightline.seeds import generators, uniform
 from sightline.types import Passes, Target
 
 Variant = Literal["leverage", "kernel", "orders"]
+Design = Literal["independent", "balanced"]
 SAMPLES = 2048  # and two for every segment, as shap
 
 
@@ -70,6 +72,9 @@ class KernelShap(SegmentMethod):
             are left out instead, with superpixels rounded to whole patches.
         variant: how samples are distributed over sizes: leverage or kernel; or orders.
         score: the score of the class: logit, probability or log_probability; None for the target itself.
+        design: of the coalitions of a size: independent, or balanced, where cells are exchanged between drawn
+            coalitions and the rest until any two are kept together about equally often. Half of the samples then gave
+            less than the standard error of shap's and captum's where measured (docs/guide/speed.md).
     """
 
     samples: int | None = None
@@ -78,10 +83,13 @@ class KernelShap(SegmentMethod):
     blank: FillOrDropped = "mean"
     variant: Variant = "leverage"
     score: Score | None = None
+    design: Design = "independent"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "segments", as_option(self.segments))
         check_fill(self.blank, dropped=True)
+        if self.design == "balanced" and self.variant == "orders":
+            raise RecipeError("got design='balanced' with variant='orders', which has permutations; choose one of them")
         paired = self.variant != "orders"
         if self.samples is not None and (self.samples < 2 or (paired and self.samples % 2)):
             raise RecipeError(f"got samples={self.samples}; coalitions come in pairs: give an even number, 2 or more")
@@ -118,7 +126,7 @@ class KernelShap(SegmentMethod):
         if self.variant == "orders":
             ranks = uniform((self._orders(segments), segments), generator).argsort(dim=1).argsort(dim=1)
             return coalitions_of(ranks), ranks
-        return draw_coalitions(segments, self._budget(segments), self.variant, generator)
+        return draw_coalitions(segments, self._budget(segments), self.variant, generator, self.design)
 
     def _orders(self, segments: int) -> int:
         return max(1, self._budget(segments) // max(1, segments - 1))
@@ -127,7 +135,9 @@ class KernelShap(SegmentMethod):
         return 2 * segments + SAMPLES if self.samples is None else self.samples
 
 
-def draw_coalitions(segments: int, samples: int, variant: Variant, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw_coalitions(
+    segments: int, samples: int, variant: Variant, generator: torch.Generator, design: Design = "independent"
+) -> tuple[Tensor, Tensor]:
     """Draw coalitions and their complements, all different: (coalition, segment) booleans, and their weights.
 
     The coalitions of a size share the kernel's weight of that size; with all coalitions that is the kernel itself.
@@ -138,13 +148,15 @@ def draw_coalitions(segments: int, samples: int, variant: Variant, generator: to
     capacities = [math.comb(segments, size) // (1 if half[size] == 1 else 2) for size in sizes]
     shares = mass if variant == "kernel" else list(half.values())
     counts = allot(min(samples // 2, sum(capacities)), shares, capacities)
-    coalitions, weights = [torch.zeros(0, segments, dtype=torch.bool)], [torch.zeros(0, dtype=torch.float64)]
+    firsts, weights = [torch.zeros(0, segments, dtype=torch.bool)], [torch.zeros(0, dtype=torch.float64)]
     for size, count, capacity, total in zip(sizes, counts, capacities, mass, strict=True):
         if count:
-            some = _subsets(segments, size, count, capacity, generator)
-            coalitions += [some, ~some]
-            weights.append(torch.full((2 * count,), total / (2 * count), dtype=torch.float64))
-    return torch.cat(coalitions), torch.cat(weights)
+            firsts.append(_subsets(segments, size, count, capacity, generator))
+            weights.append(torch.full((count,), total / (2 * count), dtype=torch.float64))
+    first, weight = torch.cat(firsts), torch.cat(weights)
+    if design == "balanced":
+        first = balanced_masks(first, weight, generator)
+    return torch.stack([first, ~first], dim=1).flatten(0, 1), weight.repeat_interleave(2)
 
 
 def allot(total: int, shares: Sequence[float], capacities: Sequence[int]) -> list[int]:
