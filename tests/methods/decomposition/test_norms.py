@@ -227,7 +227,9 @@ def test_without_attention_globenc_sees_each_token_alone(images: Tensor) -> None
 def test_products_of_heads_are_products_of_vectors() -> None:
     weights, left, right = torch.rand(2, 3, 4, 4), torch.randn(2, 3, 4, 5), torch.randn(2, 3, 4, 5)
     left_sum, right_sum = (torch.einsum("bhij,bhjd->bijd", weights, part) for part in (left, right))
-    assert_close(quadratic(weights, left, right), (left_sum * right_sum).sum(dim=-1))
+    first, second = quadratic(weights, (left, right), (right, right))
+    assert_close(first, (left_sum * right_sum).sum(dim=-1))
+    assert_close(second, right_sum.square().sum(dim=-1))
 
 
 @pytest.mark.parametrize("recipe", ["alti", "alti(variant='skipplus')"])

@@ -24,12 +24,16 @@ from sightline.methods.attention.attention import own_rows, rollout, transformer
 from sightline.methods.attention.token_matrices import identity, rows_to_one
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
+from sightline.models.memory import held
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.models.vit.parts import Parts, read_parts
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
 
-_CHUNK = 2**23  # numbers in memory at once where all vectors are computed
+_CHUNK = 2**19  # numbers in memory at once where all vectors are computed: few enough to stay near the processor
+_COPIES = 3  # of those vectors
+PARTS = 0.7  # of a block's graph: the seven token tensors that are read of it
+WORKING = 2  # copies of a block's attention while its matrix is made
 
 
 class _BlockMatrices(MultiTarget):
@@ -48,6 +52,16 @@ class _BlockMatrices(MultiTarget):
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, 0)
 
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: the parts of the blocks, and attention while a matrix is made."""
+        depth = transformer(model).depth
+        share = 1 - self.first_block(depth) / depth
+        return held(model, forwards=1, graphs=PARTS * share, attention=share + WORKING / depth)
+
+    @abstractmethod
+    def first_block(self, depth: int) -> int:
+        """Return the first block that is read."""
+
 
 class _RolledOut(_BlockMatrices):
     """Block matrices, multiplied as in rollout; each block's own row where every layer is asked for."""
@@ -62,6 +76,9 @@ class _RolledOut(_BlockMatrices):
         matrices = self.token_matrices(model, images, self.start)
         combine = own_rows if every_layer else self.multiplied
         return [combine(model, images, matrices)] * len(targets)
+
+    def first_block(self, depth: int) -> int:
+        return self.start
 
     def multiplied(self, model: VisionTransformer, images: Tensor, matrices: Sequence[Tensor]) -> Attribution:
         """Multiply the matrices from the last block down, and keep the classifier's row."""
@@ -117,12 +134,15 @@ class AttentionTimesNorm(_BlockMatrices):
             found = replace(own_rows(model, images, [self.matrix(parts[0])]), layers=(own,))
         return [found] * len(targets)
 
+    def first_block(self, depth: int) -> int:
+        return self.layer % depth
+
     def matrix(self, parts: Parts) -> Tensor:
         written = parts.written()
         if self.variant == "per_head":
             norms: Tensor = torch.linalg.vector_norm(written, dim=-1)
             return (parts.probabilities * norms[:, :, None, :]).sum(dim=1)
-        squares = quadratic(parts.probabilities, written, written)
+        (squares,) = quadratic(parts.probabilities, (written, written))
         if self.residual:
             parts.check_sum()
             put_diagonal(squares, own_vectors(parts, written).square().sum(dim=-1))
@@ -165,9 +185,9 @@ class GlobEnc(_RolledOut):
         written = parts.written(parts.homogeneous_values)
         normed = _norm_weighted(parts, written)
         deviation = parts.norm2.deviation
-        squares = quadratic(parts.probabilities, written, written)
-        squares = squares + quadratic(parts.probabilities, written, normed) * (2 / deviation)
-        squares = squares + quadratic(parts.probabilities, normed, normed) / deviation.square()
+        pairs = ((written, written), (written, normed), (normed, normed))
+        own, mixed, outer = quadratic(parts.probabilities, *pairs)
+        squares = own + mixed * (2 / deviation) + outer / deviation.square()
         put_diagonal(squares, _through_norm(parts, own_vectors(parts, written), deviation).square().sum(dim=-1))
         norms = squares.clamp(min=0).sqrt()
         return (rows_to_one(norms) + identity(norms)) / 2 if self.identity else norms
@@ -213,18 +233,27 @@ class Alti(_RolledOut):
             return rows_to_one(_proximity(parts, parts.written(), parts.middle, through_norm=False))
         return rows_to_one(_proximity(parts, parts.written(parts.homogeneous_values), parts.output, through_norm=True))
 
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: the parts of the blocks, and the vectors of some tokens at once."""
+        vit = transformer(model)
+        weight = vit.blocks[0].queries_keys_values
+        channels = 0 if weight is None else weight.shape[-1]
+        vectors = min(_CHUNK, vit.seen_grid.tokens**2 * channels) * max(4, model.dtype.itemsize)
+        return _BlockMatrices.peak(self, model) + _COPIES * vectors
+
 
 # ---- norms and distances ---------------------------------------------------------------------------------------------
 
 
-def quadratic(probabilities: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    r"""Return :math:`\langle \sum_h P_h[i,j]\, u_{h,j}, \sum_k P_k[i,j]\, w_{k,j} \rangle`, shape (batch, to, from).
+def quadratic(probabilities: Tensor, *pairs: tuple[Tensor, Tensor]) -> list[Tensor]:
+    r"""Return :math:`\langle \sum_h P_h[i,j]\, u_{h,j}, \sum_k P_k[i,j]\, w_{k,j} \rangle` of each pair (u, w).
 
-    Computed from the inner products of heads, (head, head) per token, without a (to, from, channel) tensor.
+    All are (batch, to, from). They are computed from the inner products of heads, (head, head) per token, without a
+    (to, from, channel) tensor.
     """
-    products = torch.einsum("bhjd,bkjd->bjhk", left, right)
-    weights = probabilities.permute(0, 3, 2, 1)  # (batch, from, to, head)
-    return ((weights @ products) * weights).sum(dim=-1).transpose(1, 2)
+    weights = probabilities.permute(0, 3, 2, 1).contiguous()  # (batch, from, to, head)
+    products = [torch.einsum("bhjd,bkjd->bjhk", left, right) for left, right in pairs]
+    return [((weights @ each) * weights).sum(dim=-1).transpose(1, 2) for each in products]
 
 
 def own_vectors(parts: Parts, written: Tensor) -> Tensor:
@@ -253,13 +282,16 @@ def _proximity(parts: Parts, written: Tensor, result: Tensor, *, through_norm: b
     proximity = result.new_zeros(batch, tokens, tokens)
     step = max(1, _CHUNK // (tokens * channels))
     for image in range(batch):
+        probabilities = parts.probabilities[image].permute(2, 1, 0).contiguous()  # (from, to, head)
+        heads, outputs = written[image].transpose(0, 1).contiguous(), result[image]
+        sizes = outputs.abs().sum(dim=-1)
         for first in range(0, tokens, step):
-            rows = torch.arange(first, min(first + step, tokens), device=result.device)
-            vectors = torch.einsum("hij,hjd->ijd", parts.probabilities[image][:, rows], written[image])
-            vectors[rows - first, rows] += parts.tokens[image, rows]
+            some = slice(first, first + step)
+            vectors = probabilities[some] @ heads[some]  # (from, to, channel)
+            own = parts.tokens[image, some]
+            vectors.diagonal(first, dim1=0, dim2=1).add_(own.T)
             if through_norm:
-                vectors = _through_norm(parts, vectors, parts.norm2.deviation[image, rows, None])
-            outputs = result[image, rows]
-            distances = (outputs[:, None] - vectors).abs().sum(dim=-1)
-            proximity[image, rows] = (outputs.abs().sum(dim=-1, keepdim=True) - distances).clamp(min=0)
+                vectors = _through_norm(parts, vectors, parts.norm2.deviation[image])
+            distances = vectors.sub_(outputs).abs_().sum(dim=-1)
+            proximity[image, :, some] = (sizes - distances).clamp_(min=0).T
     return proximity
