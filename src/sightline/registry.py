@@ -109,7 +109,7 @@ def _declare_peak(cls: Any) -> None:
     """Let the cost that a method declares hold its peak as well.
 
     The model derives it from the passes and the needs. A method that holds more, or less, says so itself:
-    ``peak(model)``, in bytes for one image.
+    ``peak(model)``, in bytes for one image. An operator that adds one pass at most holds what its methods hold.
     """
     cost = getattr(cls, "cost", None)
     if cost is None:
@@ -118,10 +118,20 @@ def _declare_peak(cls: Any) -> None:
     @wraps(cost)
     def with_peak(self: Any, model: Any) -> Any:
         passes = cost(self, model)
-        own = self.peak(model) if hasattr(self, "peak") else model.peak(passes, needs_of(self))
+        own = self.peak(model) if hasattr(self, "peak") else _derived_peak(self, model, passes)
         return replace(passes, peak=max(passes.peak, own))
 
     cls.cost = with_peak
+
+
+def _derived_peak(thing: Any, model: Any, passes: Any) -> int:
+    """Return the bytes that a method or an operator of this cost holds, by its methods or by the passes."""
+    methods = [part for option in fields(thing) if find_spec(part := getattr(thing, option.name)) is not None]
+    costs = [method.cost(model) for method in methods]
+    forward, backward = (sum(getattr(cost, name) for cost in costs) for name in ("forward", "backward"))
+    if methods and passes.forward <= forward + 1 and passes.backward <= backward:
+        return int(max(cost.peak for cost in costs))
+    return int(max([model.peak(passes, needs_of(thing)), *(cost.peak for cost in costs)]))
 
 
 def needs_of(thing: Any) -> frozenset[str]:

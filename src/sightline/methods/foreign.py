@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sightline.errors import TargetError, UnsupportedMethod
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site, watch
-from sightline.models.passes import spend
+from sightline.models.passes import spend, thawed
 from sightline.types import Attribution, Logit, Passes, Target, Value, map_grid
 
 
@@ -47,7 +47,7 @@ class Foreign:
             raise TargetError(f"{self} takes class indices; got {type(target).__name__}, give Logit or an index")
         self._check_model(model)
         index = target.index if isinstance(target.index, int) else torch.tensor(target.index, device=images.device)
-        with self._counted(), torch.enable_grad():
+        with self._counted(), thawed(), torch.enable_grad():
             attributed = self.source.attribute(images.clone().requires_grad_(), target=index)
         values = self._map(attributed, model, images).detach()
         return Attribution(values[None], map_grid(values, images))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,9 +13,13 @@ from sightline.errors import SiteError
 from sightline.methods.cam.fusion import Layer
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
+from sightline.models.memory import held
 from sightline.models.passes import take_rows
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import Passes
+
+LAST = 0.5  # of a forward pass: what a transformer's last block holds that runs for the prefix alone
+MAPS = 3  # copies of an activation with which the rest of a convolutional network runs
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -69,6 +74,28 @@ def tail_cost(model: Adapter, layer: Layer, batches: list[int]) -> Passes:
     assert isinstance(model, Convolutional)
     share = model.share(site)
     return Passes(count * (1 - share) + share * sum(model.blank_images(site, size) for size in batches))
+
+
+def layer_memory(model: Adapter, layer: Layer) -> int:
+    """Return the bytes of one image's activation at a layer."""
+    site = model.layer(layer)
+    if isinstance(model, VisionTransformer):
+        weight = model.blocks[0].queries_keys_values
+        return 0 if weight is None else model.seen_grid.tokens * weight.shape[-1] * model.dtype.itemsize
+    assert isinstance(model, Convolutional)
+    return math.prod(model.shape_at(site, model.known_size)[-3:]) * model.dtype.itemsize
+
+
+def tails_memory(model: Adapter, layer: Layer, block: int = 0) -> int:
+    """Return the bytes held while many activations of a layer go through the rest of the model, a batch at a time.
+
+    `block` is the first that runs again in a transformer.
+    """
+    if isinstance(model, VisionTransformer):
+        short = block >= model.depth - 1 and model.shortens_last_block
+        return held(model, forwards=model.batch * (LAST if short else 1))
+    assert isinstance(model, Convolutional)
+    return held(model, forwards=1) + model.tail_batch * MAPS * layer_memory(model, layer)
 
 
 def _cut(model: Adapter, layer: Layer) -> str:

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from sightline.models.passes import modules_of, weights_to_freeze
 from sightline.models.signature import blank_logits
 from sightline.models.survey import meta_copy
 from sightline.types import Passes
@@ -96,7 +97,7 @@ class ActivationMemory:
     Attributes:
         image: the image itself.
         forward: the most that is held at once when no graph is built.
-        graph: the same when autograd's graph is kept for a backward pass.
+        graph: the same when autograd's graph is kept for a backward pass, and while that runs.
         attention: the attention probabilities of all blocks, which fused attention does not store; 0 without any.
     """
 
@@ -132,8 +133,9 @@ def _count(model: Adapter, size: Size) -> ActivationMemory | None:
     try:
         with torch.inference_mode(False):
             weightless.model = meta_copy(model.model)
+        unfrozen = set(model.model.parameters()) - set(weights_to_freeze(modules_of(model.model)))
         for own, copied in zip(model.model.parameters(), weightless.model.parameters(), strict=True):
-            copied.requires_grad_(own.requires_grad)  # autograd keeps the inputs of layers whose weights want one
+            copied.requires_grad_(own.requires_grad and own in unfrozen)  # a layer whose weights want one keeps inputs
         with _FusedAttention() as fused:
             forward, graph = (_peak(weightless, size, graph=graph) for graph in (False, True))
     except Exception:  # a model may copy badly, or do what only tensors with contents can
@@ -145,7 +147,7 @@ def _count(model: Adapter, size: Size) -> ActivationMemory | None:
 def _peak(weightless: Adapter, size: Size, *, graph: bool) -> int:
     tensors = LiveTensors(weightless=True)
     with tensors:
-        blank_logits(weightless, size, "meta", graph=graph)
+        blank_logits(weightless, size, "meta", graph=graph, backward=graph)
     return tensors.peak
 
 
@@ -179,10 +181,13 @@ class _Attention(torch.autograd.Function):
         return tuple(torch.empty_like(each) for each in (query, key, value))
 
 
-def held(model: Adapter, *, graphs: float = 0.0, attention: float = 0.0) -> int:
-    """Return the bytes of so many graphs of one image and so many times the attention of all blocks; 0 if unknown."""
+def held(model: Adapter, *, forwards: float = 0.0, graphs: float = 0.0, attention: float = 0.0) -> int:
+    """Return the bytes of so many forward passes and graphs of one image, and of the attention of all blocks.
+
+    A transformer's graph is about ten times the tokens of every block. 0 where the model cannot be counted.
+    """
     each = activation_memory(model)
-    return 0 if each is None else int(graphs * each.graph + attention * each.attention)
+    return 0 if each is None else int(forwards * each.forward + graphs * each.graph + attention * each.attention)
 
 
 def estimated_peak(model: Adapter, passes: Passes, needs: frozenset[str] = frozenset()) -> int:
@@ -190,20 +195,20 @@ def estimated_peak(model: Adapter, passes: Passes, needs: frozenset[str] = froze
 
     It is derived from what the method declares: a method of several forward passes runs as many images at once as the
     model's batch has; one with backward passes keeps the graph of the part of the model that these go through; one that
-    needs attention keeps the probabilities and a copy, with a graph their gradients. 0 where the model cannot be
-    counted. A test holds it to the measured peak within a factor of four, for every method.
+    needs attention keeps the probabilities, with a graph also their gradients. 0 where the model cannot be counted. A
+    test holds it to the measured peak within a factor of two, for every method.
     """
     each = activation_memory(model)
     if each is None:
         return 0
     share = min(1.0, passes.backward / max(passes.forward, 1.0))  # of the model that a backward pass goes through
-    attention = int(COPIES * (share or 1.0) * each.attention) if "attention" in needs else 0
-    whole = each.graph if share else each.forward if passes.forward else 0  # weights that want a gradient keep it whole
-    one = max(COPIES * each.image, whole + attention)
+    copies = COPIES * share if share else 1.0
+    attention = int(copies * each.attention) if "attention" in needs else 0
+    running = max(each.forward, int(share * each.graph)) if passes.forward else 0
+    one = max(COPIES * each.image, running + attention)
     if passes.forward <= ONE_PASS:
         return one
     rows = min(model.batch, math.ceil(passes.forward))
-    running = min(each.graph, each.forward + int(share * each.graph))
     return max(one, rows * (each.image + running + (attention if share else 0)) + (0 if share else attention))
 
 

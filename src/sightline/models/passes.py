@@ -325,10 +325,14 @@ def without_autocast(device: torch.device) -> Iterator[None]:
 
 
 class _State(threading.local):
-    """Per thread: what undoes the changes made so far, by context; None outside `undone_on_error`."""
+    """Per thread: what undoes the changes made so far, by context; None outside `undone_on_error`.
+
+    `frozen` are the weights that want no gradient for the time being, by context.
+    """
 
     def __init__(self) -> None:
         self.noted: dict[object, tuple[Undo, ...]] | None = None
+        self.frozen: dict[object, list[nn.Parameter]] = {}
 
 
 _state = _State()
@@ -355,7 +359,7 @@ def undone_on_error() -> Iterator[None]:
         torch.set_grad_enabled(gradient)
         raise
     finally:
-        _state.noted = None
+        _state.noted, _state.frozen = None, {}
 
 
 def _end_contexts(error: BaseException | None) -> None:
@@ -373,7 +377,9 @@ def is_guarded() -> bool:
 
 def is_changed() -> bool:
     """Tell whether anything in a model is watched, edited or set in this thread now; True outside `undone_on_error`."""
-    return _state.noted is None or any(_state.noted.values()) or _open_modes() > 0
+    if _state.noted is None or _open_modes() > 0:
+        return True
+    return any(undos for context, undos in _state.noted.items() if context not in _state.frozen)
 
 
 def _open_modes() -> int:
@@ -382,10 +388,10 @@ def _open_modes() -> int:
 
 
 @contextmanager
-def undoing(*undos: Undo) -> Iterator[None]:
+def undoing(*undos: Undo, context: object = None) -> Iterator[None]:
     """Undo changes at the end, the last one first; until then they are noted. Each may be undone twice."""
     noted = {} if _state.noted is None else _state.noted
-    context = object()
+    context = context or object()
     try:
         noted[context] = undos
         yield
@@ -407,21 +413,86 @@ def setting(name: str, value: object, holders: Sequence[object]) -> Iterator[Non
 @contextmanager
 def evaluating(model: Any) -> Iterator[list[nn.Module]]:
     """Hold every module in eval mode while other threads wait, then give each its own; yields those in training."""
-    with exclusive(model):
-        training = [module for module in modules_of(model) if module.training]
-        with setting("training", False, training):
-            yield training
+    with exclusive(model), _evaluating(modules_of(model)) as training:
+        yield training
+
+
+@contextmanager
+def _evaluating(modules: Sequence[nn.Module]) -> Iterator[list[nn.Module]]:
+    training = [module for module in modules if module.training]
+    with setting("training", False, training):
+        yield training
+
+
+# ---- weights that want no gradient ----------------------------------------------------------------------------------
+#
+# Where a weight wants a gradient, autograd builds a graph from that weight on and keeps the input of its layer, also
+# where only the gradient of an activation near the output is asked for. No method here asks for those of weights.
+
+
+def weights_to_freeze(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """Return the weights of a model's modules that want a gradient, and may be told not to.
+
+    None where a hook of somebody else is on a module, who may count on a graph being there.
+    """
+    weights = []
+    for module in modules:
+        if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+            return []
+        weights += [weight for weight in module._parameters.values() if weight is not None and _can_freeze(weight)]
+    return weights
+
+
+def _can_freeze(weight: nn.Parameter) -> bool:
+    return weight.requires_grad and weight.is_leaf and not weight.is_inference()
+
+
+@contextmanager
+def frozen(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Let the weights of a model's modules want no gradient, then as before: a graph starts at what is asked for.
+
+    Other threads have to wait meanwhile: call it inside `exclusive`.
+    """
+    weights, context = weights_to_freeze(modules), object()
+    _state.frozen[context] = weights
+    try:
+        with undoing(partial(_want_gradients, weights, True), context=context):
+            _want_gradients(weights, False)
+            yield
+    finally:
+        _state.frozen.pop(context, None)
+
+
+@contextmanager
+def thawed() -> Iterator[None]:
+    """Give the weights back what they want, inside `frozen`: for code that may ask for their gradients."""
+    weights = [weight for each in _state.frozen.values() for weight in each]
+    try:
+        _want_gradients(weights, True)
+        yield
+    finally:
+        _want_gradients(weights, False)
+
+
+def _want_gradients(weights: Sequence[nn.Parameter], wanted: bool) -> None:
+    for weight in weights:
+        weight.requires_grad = wanted
 
 
 @contextmanager
 def ready(model: Adapter) -> Iterator[None]:
-    """Hold the model in eval mode and its own precision with no graph being built; say so when it was training."""
+    """Hold the model in eval mode and its own precision with no graph being built; say so when it was training.
+
+    Its weights want no gradient meanwhile.
+    """
     with (
         undone_on_error(),
         torch.inference_mode(False),
         torch.no_grad(),
         without_autocast(model.device),
-        evaluating(model.model) as training,
+        exclusive(model.model),
+        _evaluating(modules := modules_of(model.model)) as training,
+        frozen(modules),
     ):
         if training:
             warn(

@@ -11,6 +11,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -282,8 +283,12 @@ def blank_logits(
     channels: int | None = None,
     *,
     graph: bool = True,
+    backward: bool = False,
 ) -> Tensor:
-    """Run a model on one blank image, with or without a graph, and leave the random numbers where they were."""
+    """Run a model on one blank image, with or without a graph, and leave the random numbers where they were.
+
+    With `backward` the gradient at the image is computed as well, where that is possible.
+    """
     with (
         torch.inference_mode(False),
         torch.set_grad_enabled(graph),
@@ -294,7 +299,11 @@ def blank_logits(
         image = torch.zeros(
             1, channels or model.image_channels, *size, dtype=model.dtype, device=device, requires_grad=True
         )
-        return model.logits(model.forward(image))
+        logits = model.logits(model.forward(image))
+        if backward:
+            with suppress(RuntimeError):  # not every call has a gradient, or one without contents
+                torch.autograd.grad(logits.sum(), image)
+        return logits
 
 
 def final_activation(logits: Tensor) -> Activation | None:

@@ -75,3 +75,7 @@ class FullGradPlus(MultiTarget):
             return multi_target_cost(self._libra_outside(self.method), model, count)
         own = Passes() if self._plain else multi_target_cost(self.method, model, count, every_layer=True)
         return own + Passes(1, count)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: those of its method, or of the biases."""
+        return max(FullGrad().peak(model), self.method.cost(model).peak)

@@ -142,6 +142,10 @@ class ClassActivationTokens(MultiTarget):
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1, count)
 
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: a graph, since no attention is kept."""
+        return model.peak(Passes(1, 1))
+
 
 def _attended_tokens(
     model: VisionTransformer, images: Tensor, targets: Sequence[Target], shift: int

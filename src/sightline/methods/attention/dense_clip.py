@@ -13,6 +13,7 @@ from sightline.methods.attention.attention import transformer
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.scored import score_cells
 from sightline.models.adapter import Adapter
+from sightline.models.memory import held
 from sightline.models.passes import full_precision
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.models.vit.zero_shot import ZeroShot
@@ -108,6 +109,10 @@ class ClipSurgery(MultiTarget):
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: a forward pass, and the attention between values of a block."""
+        return held(model, forwards=1, attention=2 / transformer(model).depth)
 
 
 def patch_logits(model: VisionTransformer, tokens: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from sightline.methods.kept_tokens import attributions, score_masks
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
+from sightline.models.memory import held
 from sightline.models.passes import in_batches
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
@@ -71,6 +72,11 @@ class Mutex(MultiTarget):
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1 + MASKS)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: the attention of every block, or a batch of half of the tokens."""
+        share = 1 - self.start / transformer(model).depth
+        return max(held(model, forwards=1, attention=share), held(model, forwards=model.batch / 2))
 
 
 def _tokens_and_masks(model: VisionTransformer, images: Tensor, start: int) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from sightline.errors import SiteError
 from sightline.methods.cam.base import LayerByLayerCam, weighted
+from sightline.methods.layer_tail import tails_memory
 from sightline.methods.sampling.dropped import DROPPED, dropped_share, with_tokens
 from sightline.methods.scored import score_cells, scored
 from sightline.models.adapter import Adapter
@@ -106,6 +107,14 @@ class AblationCam(LayerByLayerCam):
 
     def cost_at(self, model: Adapter, count: int, sites: Sequence[str]) -> Passes:
         return sum((_ablation_cost(model, site) for site in sites), Passes())
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: those of a batch of activations behind the earliest layer."""
+        site = self.sites(model)[0]
+        if isinstance(model, VisionTransformer):
+            return tails_memory(model, site, _entrance(model, site)[1])
+        bypassed = isinstance(model, Convolutional) and site not in model.cuts
+        return model.peak(Passes(model.batch)) if bypassed else tails_memory(model, site)
 
 
 def _ablation_cost(model: Adapter, site: str) -> Passes:

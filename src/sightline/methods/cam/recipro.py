@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from sightline.errors import SiteError
 from sightline.methods.cam.fusion import Layer
+from sightline.methods.layer_tail import tails_memory
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.scored import Score, score_cells, scored
 from sightline.models.adapter import Adapter
@@ -126,6 +127,14 @@ class ReciproCam(MultiTarget):
         at_once = model.tail_batch
         batches = [min(at_once, cells - first) for first in range(0, cells, at_once)]
         return Passes(share + sum(model.blank_images(site, size) * share + size * (1 - share) for size in batches))
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: those of a batch of activations behind the layer."""
+        if isinstance(model, VisionTransformer):
+            return tails_memory(model, self.layer, self._block(model))
+        assert isinstance(model, Convolutional)
+        height, width = model.shape_at(self._cut(model), model.known_size)[-2:]
+        return tails_memory(model, self.layer) + torch.float32.itemsize * (height * width) ** 2
 
 
 def cell_masks(size: tuple[int, int], variant: Variant) -> Tensor:

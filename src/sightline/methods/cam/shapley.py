@@ -15,9 +15,11 @@ from sightline.methods.cam.base import LayerByLayerCam, weighted
 from sightline.models.adapter import Adapter
 from sightline.models.memory import held
 from sightline.models.passes import spend
+from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Passes, Target
 
+ATTENTION = 10  # times that of the blocks behind the layer: of the pass, of its gradient and of the second one
 BACKWARD = 3  # passes: one for the gradient, and two for the derivative of that pass
 
 
@@ -63,8 +65,12 @@ class ShapleyCam(LayerByLayerCam):
         return maps
 
     def peak(self, model: Adapter) -> int:
-        """Return the bytes held for one image: a graph and that of its gradient, with the attention of both."""
-        return held(model, graphs=2, attention=3)
+        """Return the bytes held for one image: behind the layer the graph and that of its gradient, with attention."""
+        share = max(model.remaining(site) for site in self.sites(model))
+        attention = ATTENTION * share
+        if isinstance(model, VisionTransformer) and model.shortens_last_block:
+            attention -= ATTENTION / model.depth  # that of the prefix takes no room
+        return max(held(model, forwards=1), held(model, graphs=2 * share, attention=max(attention, 0.0)))
 
     def cost_at(self, model: Adapter, count: int, sites: Sequence[str]) -> Passes:
         return Passes(len(sites), BACKWARD * count * sum(model.remaining(site) for site in sites))

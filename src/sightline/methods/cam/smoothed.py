@@ -93,7 +93,3 @@ class SmoothGradCamPlusPlus(Cam):
     def cost_at(self, model: Adapter, count: int, sites: Sequence[str]) -> Passes:
         backward = self.samples * count * sum(model.remaining(site) for site in sites)
         return activations_cost(model, sites) + Passes(self.samples * len(sites), backward)
-
-    def peak(self, model: Adapter) -> int:
-        """Return the bytes held for one image: the graphs of a batch, whole, though the gradient ends at the layer."""
-        return model.peak(Passes(self.samples, self.samples))

@@ -15,9 +15,12 @@ from sightline.methods.gradient.full_grad_cnn import full_grad_map
 from sightline.methods.multi_target import MultiTarget
 from sightline.models.adapter import Adapter
 from sightline.models.backward.biases import BiasTerm, watch_biases
+from sightline.models.memory import held
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, pixel_grid
+
+TERMS = 2.7  # graphs: that of the pass, copies of what biases are added to, the gradients there
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -140,3 +143,8 @@ class FullGrad(MultiTarget):
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         smooth = self.variant == "smooth" and not isinstance(model, VisionTransformer)
         return Passes(1, count) * (self.samples if smooth else 1)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: a graph, what biases are added to, and the gradients there."""
+        smooth = self.variant == "smooth" and not isinstance(model, VisionTransformer)
+        return held(model, graphs=TERMS * (min(model.batch, self.samples) if smooth else 1))

@@ -12,15 +12,17 @@ from torch.nn import functional as F
 
 from sightline.errors import RecipeError
 from sightline.methods.cam.fusion import Layer
-from sightline.methods.layer_tail import LayerAndTail, layer_and_tail, tail_cost, trunk_cost
+from sightline.methods.layer_tail import LayerAndTail, layer_and_tail, layer_memory, tail_cost, trunk_cost
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
+from sightline.models.memory import held
 from sightline.models.passes import spend
 from sightline.registry import METHODS
 from sightline.seeds import generators, normal
 from sightline.types import Attribution, Passes, Target, map_grid
 
+COPIES = 16  # of the layer's activation: gate, noise, information, and the optimiser's
 OPEN = 5.0  # α at the beginning: the bottleneck passes almost everything, as the authors'
 SMALLEST = 1e-2  # standard deviation of a channel, as the authors'
 
@@ -94,11 +96,13 @@ class InformationBottleneck(MultiTarget):
             for _ in range(self.steps):
                 gate = bottleneck.gate(alpha)
                 information = bottleneck.information(gate).flatten(1).mean(dim=1)
-                loss = self.beta * information.sum()
-                for _ in range(self.samples):  # the mean over draws, one after another: a batch of them need not fit
+                opened, slope = gate.detach().requires_grad_(), torch.zeros_like(gate)
+                for _ in range(self.samples):  # one draw after another, each with a graph of its own that is let go
                     noise = torch.stack([normal(x, g) for x, g in zip(gate, random, strict=True)])
-                    loss = loss - target(layer.tail(bottleneck.passed(gate, noise), rows)).sum() / self.samples
-                (alpha.grad,) = torch.autograd.grad(loss, alpha)
+                    score = target(layer.tail(bottleneck.passed(opened, noise), rows)).sum() / self.samples
+                    slope -= _gradient(score, opened)
+                loss = self.beta * information.sum()
+                (alpha.grad,) = torch.autograd.grad([loss, gate], alpha, [torch.ones_like(loss), slope])
                 spend(backward=len(images) * self.samples * layer.share)
                 optimiser.step()
         with torch.no_grad():
@@ -108,6 +112,17 @@ class InformationBottleneck(MultiTarget):
         runs = count * self.steps * self.samples
         backward = runs * (1 - trunk_cost(model, self.layer).forward)
         return trunk_cost(model, self.layer) + tail_cost(model, self.layer, [1] * runs) + Passes(0, backward)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: a draw's graph behind the layer, and copies of the activation."""
+        share = 1 - trunk_cost(model, self.layer).forward
+        return max(held(model, forwards=1), held(model, graphs=share)) + COPIES * layer_memory(model, self.layer)
+
+
+def _gradient(score: Tensor, at: Tensor) -> Tensor:
+    """Return the gradient of a score, zero where it does not depend on what is given."""
+    (gradient,) = torch.autograd.grad(score, at, allow_unused=True) if score.requires_grad else (None,)
+    return torch.zeros_like(at) if gradient is None else gradient
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -85,6 +85,10 @@ class MultiModalBottleneck(MultiTarget):
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return self._bottleneck(model).multi_target_cost(model, count)
 
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: those of the bottleneck."""
+        return self._bottleneck(model).peak(model)
+
     def _bottleneck(self, model: Adapter) -> InformationBottleneck:
         layer = self.layer
         if layer is None and isinstance(model, VisionTransformer):

@@ -97,10 +97,6 @@ class Conductance(MultiTarget):
         points = self.steps + 1
         return Passes(points, points * count * model.remaining(model.layer(self.layer)))
 
-    def peak(self, model: Adapter) -> int:
-        """Return the bytes held for one image: the graphs of a batch, whole, though the gradient ends at the layer."""
-        return model.peak(Passes(self.steps + 1, self.steps + 1))
-
 
 @METHODS.register(
     "internal_influence",
@@ -150,7 +146,3 @@ class InternalInfluence(MultiTarget):
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(self.steps, self.steps * count * model.remaining(model.layer(self.layer)))
-
-    def peak(self, model: Adapter) -> int:
-        """Return the bytes held for one image: the graphs of a batch, whole, though the gradient ends at the layer."""
-        return model.peak(Passes(self.steps, self.steps))

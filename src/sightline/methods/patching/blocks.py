@@ -29,6 +29,7 @@ class PlainBlock:
         bias: of that map.
         heads: how many.
         scales: what the outputs of attention and MLP are multiplied by, None for one.
+        gelu: the MLP's activation function if it may be computed in place between two linear layers, else None.
     """
 
     block: Block
@@ -36,23 +37,40 @@ class PlainBlock:
     bias: Tensor | None
     heads: int
     scales: tuple[Tensor | None, Tensor | None]
+    gelu: nn.GELU | None
 
     def queries_keys_values(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the queries, keys and values of tokens, (batch, head, token, channel) each."""
+        return self.by_head(self.joint(tokens))
+
+    def joint(self, tokens: Tensor) -> Tensor:
+        """Return the queries, keys and values of tokens, one behind the other, (..., 3 · channel)."""
         normed = tokens if self.block.norm1 is None else self.block.norm1(tokens)
-        joint = F.linear(normed, self.weight, self.bias).unflatten(-1, (3, self.heads, -1))
-        q, k, v = joint.permute(2, 0, 3, 1, 4).unbind()
+        return F.linear(normed, self.weight, self.bias)
+
+    def by_head(self, joint: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Divide what `joint` returned for (batch, token, channel), into (batch, head, token, channel) each."""
+        q, k, v = joint.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
         return q, k, v
 
     def after(self, tokens: Tensor, context: Tensor) -> Tensor:
         """Return what leaves the block, from what entered it and from the heads' outputs."""
         block, (scale1, scale2) = self.block, self.scales
         assert block.projection is not None
-        assert block.mlp is not None
         attended = block.projection(context.transpose(1, 2).flatten(2))
         tokens = tokens + attended if scale1 is None else torch.addcmul(tokens, attended, scale1)
-        mlp = block.mlp(tokens if block.norm2 is None else block.norm2(tokens))
+        mlp = self._mlp(tokens if block.norm2 is None else block.norm2(tokens))
         return tokens + mlp if scale2 is None else torch.addcmul(tokens, mlp, scale2)
+
+    def _mlp(self, normed: Tensor) -> Tensor:
+        """Run the MLP, its activation function in place: another tensor of that size takes long to fill."""
+        block = self.block
+        assert block.mlp is not None
+        if self.gelu is None:
+            return block.mlp(normed)  # type: ignore[no-any-return]
+        assert block.mlp_layers is not None
+        first, _, second = block.mlp_layers
+        return second(torch.ops.aten.gelu_(first(normed), approximate=self.gelu.approximate))  # type: ignore[no-any-return]
 
     def attend(self, tokens: Tensor, attention: Attend) -> Tensor:
         """Run the block with this attention."""
@@ -118,14 +136,24 @@ def plain_block(
     if not known or not isinstance(block.projection, nn.Linear) or block.mlp is None:
         return None
     assert weight is not None
-    plain = PlainBlock(
-        block, weight.detach(), _detached(block.queries_keys_values_bias), heads, (block.scale1, block.scale2)
-    )
+    bias, scales = _detached(block.queries_keys_values_bias), (block.scale1, block.scale2)
+    plain = PlainBlock(block, weight.detach(), bias, heads, scales, _gelu(block))
     found = plain.queries_keys_values(tokens)
     if not all(_agree(got, want) for got, want in zip(found, (queries, keys, values), strict=True)):
         return None
     context = F.scaled_dot_product_attention(*found)
     return plain if _agree(plain.after(tokens, context), output) else None
+
+
+def _gelu(block: Block) -> nn.GELU | None:
+    """Return the activation function of a plain MLP that nobody watches if it is the GELU, else None."""
+    if block.mlp is None or block.mlp_layers is None:
+        return None
+    first, activation, second = block.mlp_layers
+    watched = any(m._forward_hooks or m._forward_pre_hooks for m in block.mlp.modules())
+    others = len([*block.mlp.parameters()]) - len([*first.parameters(), *second.parameters()])  # such as a norm's
+    linear = type(first) is nn.Linear and type(second) is nn.Linear
+    return activation if linear and type(activation) is nn.GELU and not watched and not others else None
 
 
 def _agree(got: Tensor, want: Tensor) -> bool:

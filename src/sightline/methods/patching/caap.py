@@ -12,10 +12,10 @@ from torch import Tensor
 from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.blank import BlankName
 from sightline.methods.multi_target import Choose, MultiTarget
-from sightline.methods.patching.cnn import CELLS, patched_logits_of_cnn, share_of_cnn
+from sightline.methods.patching.cnn import CELLS, memory_of_cnn, patched_logits_of_cnn, share_of_cnn
 from sightline.methods.patching.neighbourhood import Shape, check_neighbourhood
 from sightline.methods.patching.record import Patching
-from sightline.methods.patching.tokens import patched_logits
+from sightline.methods.patching.tokens import memory_of_patching, patched_logits
 from sightline.methods.scored import Score, score_blank, score_cells, scored
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
@@ -153,6 +153,13 @@ class Caap(MultiTarget):
         transformer = with_tokens(model, "caap")
         patching = self._patching(self._last(model, transformer.depth, self.start))
         return Passes(patching.cost(transformer, usual_grid(transformer)))
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: what is recorded of it and of the blank image, and the copies."""
+        if isinstance(model, Convolutional):
+            return memory_of_cnn(model, self._patching(self._last(model, len(model.units), start=1)))
+        transformer = with_tokens(model, "caap")
+        return memory_of_patching(transformer, self._patching(self._last(model, transformer.depth, self.start)))
 
     def _last(self, model: Adapter, depth: int, start: int) -> int:
         return last_layer(depth if self.frozen else self.last, start, depth, model.name)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from sightline.methods.blank import of_blank
+from sightline.methods.layer_tail import tails_memory
 from sightline.methods.patching.neighbourhood import regions
 from sightline.methods.patching.record import Patching
 from sightline.models.cnn.adapter import Convolutional
 from sightline.models.passes import in_batches
 
 CELLS = (14, 14)
+MASKS = 9  # bytes for each cell and each value of the map, while the masks are made
 
 
 def patched_logits_of_cnn(model: Convolutional, images: Tensor, patching: Patching) -> tuple[Tensor, Tensor]:
@@ -39,6 +43,13 @@ def patched_logits_of_cnn(model: Convolutional, images: Tensor, patching: Patchi
 def _trunk_and_logits(model: Convolutional, image: Tensor, site: str) -> tuple[Tensor, Tensor]:
     activation = model.trunk(image, site)
     return activation, model.tail(activation, site)
+
+
+def memory_of_cnn(model: Convolutional, patching: Patching) -> int:
+    """Return the bytes held for one image: those of a batch of activations, and a mask for every cell."""
+    site = model.units[patching.last - 1]
+    masks = CELLS[0] * CELLS[1] * math.prod(model.shape_at(site, model.known_size)[-2:])
+    return tails_memory(model, site) + MASKS * masks
 
 
 def share_of_cnn(model: Convolutional, patching: Patching) -> float:

@@ -17,7 +17,7 @@ from sightline.methods.patching.caap import attributions, last_layer, usual_grid
 from sightline.methods.patching.neighbourhood import Shape, check_neighbourhood
 from sightline.methods.patching.prefix import Copies, add_own, added_scores, own_scores
 from sightline.methods.patching.record import Patching
-from sightline.methods.patching.tokens import patched_logits
+from sightline.methods.patching.tokens import memory_of_patching, patched_logits
 from sightline.methods.scored import Score
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Attend
@@ -100,6 +100,11 @@ class EfficientCaap(MultiTarget):
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         transformer = with_tokens(model, "e_caap")
         return Passes(self._patching(transformer).cost(transformer, usual_grid(transformer)))
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: what is recorded of it and of the blank image, and the copies."""
+        transformer = with_tokens(model, "e_caap")
+        return memory_of_patching(transformer, self._patching(transformer))
 
     def _patching(self, model: VisionTransformer) -> Patching:
         last = last_layer(model.depth, self.start, model.depth, model.name)

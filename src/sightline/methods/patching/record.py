@@ -100,19 +100,28 @@ class Patching:
 
         Nothing later is computed unless the images' `logits` are asked for.
         """
-        model = blocks.model
-        end, share = self.last if logits else self.read(model), len(images) / model.depth
-        kept = range(self.start, end) if model.prefix else range(0)
-        tokens, keys, values = blocks.run_whole(model.start(images), end, kept)
-        spend(forward=end * share)
-        queries = {}
+        end = self.end(blocks.model, logits=logits)
+        kept = range(self.start, end) if blocks.model.prefix else range(0)
+        tokens, keys, values = blocks.run_whole(blocks.model.start(images), end, kept)
         if end < self.last:  # of the last block nothing but its keys and values is needed
             keys[end], values[end] = blocks.keys_and_values(tokens, end)
-            spend(forward=KEYS_ALONE * share)
-        elif end in blocks.plain:  # the patched tokens are not free yet when they enter this block
+        return self.activations(blocks, tokens, keys, values, logits=logits)
+
+    def activations(
+        self, blocks: Blocks, tokens: Tensor, keys: dict[int, Tensor], values: dict[int, Tensor], *, logits: bool
+    ) -> Activations:
+        """Return the images' activations, from tokens that were run as far as `end` says; count what they took."""
+        model, end = blocks.model, self.end(blocks.model, logits=logits)
+        spend(forward=(end + KEYS_ALONE * (end < self.last)) * len(tokens) / model.depth)
+        queries = {}
+        if end == self.last and end in blocks.plain:  # patched tokens are not free yet when they enter this block
             queries[end], keys[end], values[end] = blocks.plain[end].queries_keys_values(tokens)
-        classes = model.finish(model.run(tokens, end)) if logits else tokens.new_empty(len(images), 0)
+        classes = model.finish(model.run(tokens, end)) if logits else tokens.new_empty(len(tokens), 0)
         return Activations(classes, {end: tokens}, keys, values, queries)
+
+    def end(self, model: VisionTransformer, *, logits: bool) -> int:
+        """Return the layer up to which the images are run; of the block after it keys and values may be needed."""
+        return self.last if logits else self.read(model)
 
     def read(self, model: VisionTransformer) -> int:
         """Return the layer up to which the images themselves are run."""

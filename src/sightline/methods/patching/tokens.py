@@ -18,11 +18,16 @@ from sightline.methods.patching.blocks import Blocks, PlainBlock
 from sightline.methods.patching.neighbourhood import neighbourhoods
 from sightline.methods.patching.prefix import TOKENS, Attention, run_prefix, to_both
 from sightline.methods.patching.record import Activations, Patching, reads_patches
+from sightline.methods.patching.together import images_together, run_together
 from sightline.models.capture import Attend
+from sightline.models.memory import held
 from sightline.models.passes import in_batches, spend
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import TokenGrid
 
+RECORDED = 0.6  # of a graph: tokens, queries, keys and values of the blank image, keys and values of the other
+RUNNING = 0.7  # of a forward pass: a block without the image
+SCORES = 3  # times the attention of a block, of all copies to all tokens
 QUERIES = 360  # that attend together: their scores stay in the processor's cache
 
 
@@ -54,35 +59,57 @@ def patched_logits(
     With `clean` the images themselves are run to their logits.
     """
     blank, blocks = patching.blank_run(model, images)
+    grid = model.grid_of(images)
+    together = images_together(blocks, patching, grid)
 
     def work(rows: slice) -> tuple[Tensor, Tensor]:
-        source = patching.source_run(blocks, images[rows], logits=clean)
-        return _of_images(blocks, images[rows], patching, blank, source, attention), source.logits
+        run = _run_together if together else _run_apart
+        source, prefix = run(blocks, images[rows], patching, blank, attention, clean)
+        spend(forward=len(prefix) * patching.share(model, grid))
+        if patching.last == model.depth and not reads_patches(model):
+            return model.finish(prefix.flatten(0, 1)).view(len(prefix), grid.cells, -1), source.logits
+        copies_of = partial(PatchedCopies, blocks, blank, source, patching.last)
+        return _every_cell(model, grid, patching, copies_of, prefix), source.logits
 
-    done = in_batches(work, len(images), model.batch)
+    done = in_batches(work, len(images), min(model.batch, together or model.batch))
     cells, logits = (torch.cat(parts) for parts in zip(*done, strict=True))
     return PatchedLogits(cells, blank.logits, logits)
 
 
-def _of_images(
-    blocks: Blocks,
-    images: Tensor,
-    patching: Patching,
-    blank: Activations,
-    source: Activations,
-    attention: Attention,
-) -> Tensor:
-    model, count = blocks.model, len(images)
-    grid = model.grid_of(images)
-    spend(forward=count * patching.share(model, grid))
-    prefix = blank.tokens[patching.start][:, None, : model.prefix].expand(count, grid.cells, -1, -1)
-    if model.prefix and patching.start < patching.last:
-        near = neighbourhoods(grid.height, grid.width, patching.radius, patching.shape)
-        near = torch.cat([near.new_zeros(grid.cells, model.prefix), near], dim=1).to(model.device)
-        prefix = run_prefix(blocks, blank, source, near, patching, attention)
-    if patching.last == model.depth and not reads_patches(model):
-        return model.finish(prefix.flatten(0, 1)).view(count, grid.cells, -1)
-    return _every_cell(model, grid, patching, partial(PatchedCopies, blocks, blank, source, patching.last), prefix)
+def memory_of_patching(model: VisionTransformer, patching: Patching) -> int:
+    """Return the bytes held for one image: both runs' activations, and as many tokens of copies as run together."""
+    grid = model.seen_grid
+    patched = 0 if patching.last == model.depth else max(members.shape[1] for _, members in patching.groups(grid))
+    copies = min(TOKENS, grid.cells * (grid.prefix + patched)) / grid.tokens
+    return held(model, forwards=RUNNING * copies, graphs=RECORDED, attention=SCORES / model.depth)
+
+
+def _run_together(
+    blocks: Blocks, images: Tensor, patching: Patching, blank: Activations, attention: Attention, clean: bool
+) -> tuple[Activations, Tensor]:
+    """Return the images' activations and the copies at the last patched layer, (image, patch, prefix, channel)."""
+    model = blocks.model
+    tokens, _, _ = blocks.run_whole(model.start(images), patching.start, range(0))
+    near, end = _near(model, model.grid_of(images), patching), patching.end(model, logits=clean)
+    tokens, prefix = run_together(blocks, blank, tokens, near, patching, attention, end)
+    return patching.activations(blocks, tokens, {}, {}, logits=clean), prefix
+
+
+def _run_apart(
+    blocks: Blocks, images: Tensor, patching: Patching, blank: Activations, attention: Attention, clean: bool
+) -> tuple[Activations, Tensor]:
+    """Return the same, the images first and the copies after them."""
+    model, grid = blocks.model, blocks.model.grid_of(images)
+    source = patching.source_run(blocks, images, logits=clean)
+    if not model.prefix or patching.start == patching.last:
+        return source, blank.tokens[patching.start][:, None, : model.prefix].expand(len(images), grid.cells, -1, -1)
+    return source, run_prefix(blocks, blank, source, _near(model, grid, patching), patching, attention)
+
+
+def _near(model: VisionTransformer, grid: TokenGrid, patching: Patching) -> Tensor:
+    """Return which tokens of the sequence are patched for each patch, (patch, token) booleans."""
+    near = neighbourhoods(grid.height, grid.width, patching.radius, patching.shape)
+    return torch.cat([near.new_zeros(grid.cells, model.prefix), near], dim=1).to(model.device)
 
 
 def _every_cell(

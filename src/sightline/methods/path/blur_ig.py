@@ -18,6 +18,7 @@ from sightline.models.passes import in_batches
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target, pixel_grid
 
+BLURRED = 4  # copies of a batch in double precision
 STEP = 0.01  # in the standard deviation of the blur, for the finite difference
 
 
@@ -81,6 +82,11 @@ class BlurIntegratedGradients(MultiTarget):
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(self.steps - 1, (self.steps - 1) * count)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: the graphs of a batch, and its blurred images in double precision."""
+        images = min(model.batch, self.steps - 1) * model.image_channels * math.prod(model.seen_size)
+        return model.peak(self.multi_target_cost(model, 1)) + BLURRED * images * torch.float64.itemsize
 
 
 def _gradients(model: Adapter, points: Tensor, targets: Sequence[Target], rows: Sequence[int]) -> list[Tensor]:

@@ -20,7 +20,7 @@ from sightline.methods.multi_target import MultiTarget
 from sightline.methods.path.baselines import ImageBaseline, LayerBaseline
 from sightline.methods.path.iia_cnn import MapIntegral, map_cost
 from sightline.methods.path.iia_layers import IMAGE, LayerName, Path, path_layers
-from sightline.methods.path.iia_vit import attention_cost, attention_maps, gradient_sites
+from sightline.methods.path.iia_vit import attention_cost, attention_maps, attention_peak, gradient_sites
 from sightline.methods.path.integrands import Integrand, IntegrandName, Joining, as_integrand
 from sightline.methods.path.quadrature import Rule
 from sightline.models.adapter import Adapter
@@ -117,6 +117,13 @@ class IteratedIntegral(IiaOptions):
         if isinstance(model, VisionTransformer) and path[-1].site != IMAGE:
             return attention_cost(model, path, gradient_sites(model, path, self._integrand(model, path)), count)
         return map_cost(model, path, count)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image, on a transformer of every point that runs at once."""
+        path = self._path(model)
+        if isinstance(model, VisionTransformer) and path[-1].site != IMAGE:
+            return attention_peak(model, path, gradient_sites(model, path, self._integrand(model, path)))
+        return model.peak(map_cost(model, path, 1))
 
     def _path(self, model: Adapter) -> Path:
         return path_layers(model, self.layers, self.layer, self.steps, self.rule)

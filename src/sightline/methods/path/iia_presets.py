@@ -20,9 +20,11 @@ from sightline.methods.path.iia_released import (
     released_maps,
     released_path,
 )
+from sightline.methods.path.iia_vit import attention_peak
 from sightline.methods.path.integrands import Joining
 from sightline.models.adapter import Adapter
 from sightline.models.cnn.adapter import Convolutional
+from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS, spec_of
 from sightline.types import Attribution, Passes, Target
 
@@ -85,6 +87,14 @@ class Preset(IiaOptions):
         if isinstance(model, Convolutional):
             return released_cost(spec_of(self).name, model, path, count)
         return released_attention_cost(model, path, count)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image, on a transformer of every point that runs at once."""
+        if self.variant == "paper":
+            return self.general.peak(model)
+        if isinstance(model, VisionTransformer):
+            return attention_peak(model, self._released_path(model), model.every("probabilities"))
+        return model.peak(self.multi_target_cost(model, 1))
 
     def _released_path(self, model: Adapter) -> Path:
         default = PAPER_STEPS if isinstance(model, Convolutional) else RELEASED_ATTENTION_STEPS

@@ -36,6 +36,7 @@ from sightline.models.vit.adapter import VisionTransformer
 from sightline.types import Attribution, Passes, Target
 
 DIFFERENCE = "difference from the baseline"
+ATTENTION = 2.5  # times that of all blocks: the probabilities, their gradients, and products of both
 Term = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
 
 
@@ -76,7 +77,7 @@ class AttentionIntegral:
             terms = self._integrate(tokens, 0, {}, rows)
             return terms * weights.view(-1, *[1] * (terms.ndim - 1))
 
-        size = self.model.images_at_once(lambda: held(self.model, graphs=1, attention=4))
+        size = self.model.images_at_once(lambda: _of_point(self.model))
         terms = torch.cat(in_batches(work, len(self.images) * image.count, size))
         total: Tensor = terms.unflatten(0, (-1, image.count)).sum(dim=1)
         return total
@@ -144,6 +145,18 @@ def attention_cost(model: VisionTransformer, path: Path, sites: Sequence[str], t
         points *= layer.count
         forward += points * (last - first) / model.depth
     return Passes(forward, points * targets * model.remaining(sites[0]))
+
+
+def attention_peak(model: VisionTransformer, path: Path, sites: Sequence[str]) -> int:
+    """Return the bytes that an `AttentionIntegral` holds for one image: of each point a graph, with attention."""
+    share, size = model.remaining(sites[0]), model.images_at_once(lambda: _of_point(model))
+    of_point = max(held(model, forwards=1), held(model, graphs=share)) + held(model, attention=ATTENTION * share)
+    return min(size, path[0].count) * of_point
+
+
+def _of_point(model: VisionTransformer) -> int:
+    """Return more than the bytes that a point takes, where other images are explained beside it."""
+    return held(model, graphs=1, attention=4)
 
 
 def attention_maps(

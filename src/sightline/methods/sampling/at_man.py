@@ -15,6 +15,7 @@ from sightline.methods.multi_target import MultiTarget
 from sightline.methods.patching.caap import usual_grid
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
+from sightline.models.memory import held
 from sightline.models.passes import in_batches, take_rows
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.perturb.curve import read_scores
@@ -22,6 +23,7 @@ from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
 
 Rows = Literal["patches", "all"]
+SCORES = 4  # copies of the attention scores of a block while they are changed
 
 
 @METHODS.register(
@@ -76,6 +78,11 @@ class AttentionManipulation(MultiTarget):
 
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(1 + usual_grid(transformer(model)).cells)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: a batch of passes, or their attention scores in one block."""
+        passes = self.multi_target_cost(model, 1)
+        return max(model.peak(passes), held(model, attention=SCORES * model.batch / transformer(model).depth))
 
 
 def _tokens_and_logits(model: VisionTransformer, images: Tensor) -> tuple[Tensor, Tensor]:

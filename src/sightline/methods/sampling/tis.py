@@ -15,6 +15,7 @@ from sightline.methods.kept_tokens import attributions, score_masks
 from sightline.methods.multi_target import MultiTarget
 from sightline.methods.scored import Score, scored
 from sightline.models.adapter import Adapter
+from sightline.models.memory import held
 from sightline.models.passes import full_precision, in_batches
 from sightline.models.vit.adapter import VisionTransformer
 from sightline.registry import METHODS
@@ -22,6 +23,7 @@ from sightline.seeds import generators
 from sightline.types import Attribution, Passes, Target
 
 Variant = Literal["released", "filled"]
+CHANNELS = 0.2  # of a graph: the tokens that leave the blocks, and the same as one tensor
 _TOLERANCE = 1e-4  # the summed squared shift of all centroids at which k-means ends
 
 
@@ -79,6 +81,11 @@ class InputSampling(MultiTarget):
         if model.input_size is None:
             return Passes(1 + self.samples)
         return Passes(1 + self.samples * (model.prefix + self._kept(model.grid.cells)) / model.grid.tokens)
+
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: its channels in every block, or a batch of the tokens kept."""
+        channels = held(model, forwards=1, graphs=CHANNELS)
+        return max(channels, held(model, forwards=self.ratio * min(model.batch, self.samples)))
 
     def _kept(self, patches: int) -> int:
         return max(int(self.ratio * patches), 1)

@@ -108,6 +108,13 @@ class PartitionShap(MultiTarget):
     def multi_target_cost(self, model: Adapter, count: int, *, every_layer: bool = False) -> Passes:
         return Passes(2 + count * (self.samples - 2))
 
+    def peak(self, model: Adapter) -> int:
+        """Return the bytes held for one image: as many masked images as the largest step has."""
+        left, step, most = self.samples - 2, 2, 2
+        while left > 0:
+            most, left, step = max(most, min(step, left)), left - step, min(2 * step, 2 * self.per_step)
+        return model.peak(Passes(most))
+
     def _along(
         self,
         model: Adapter,

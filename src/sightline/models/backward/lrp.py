@@ -289,8 +289,10 @@ class Relevance(TorchFunctionMode):
         if self.composite.captum:
             raise _NoRule("captum has no rule for a layer norm; leave out preset='captum'")
         x = given["input"].detach()
-        axes = tuple(range(-len(given["normalized_shape"]), 0))
-        scale = (x.var(dim=axes, keepdim=True, unbiased=False) + given.get("eps", 1e-5)).rsqrt()
+        shape = tuple(given["normalized_shape"])
+        axes = tuple(range(-len(shape), 0))
+        _, _, inverse = torch.native_layer_norm(x, shape, None, None, given.get("eps", 1e-5))
+        scale = inverse.to(x.dtype)
         scale = scale if given.get("weight") is None else scale * detached(given["weight"])
         shift = torch.zeros_like(x[:1]) if given.get("bias") is None else detached(given["bias"])
         stabiliser = self.composite.stabiliser

@@ -10,6 +10,7 @@ precedes the blocks), ``.norm1``, ``.norm2``, ``.attention``, ``.mlp`` (module o
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from torch.nn import functional as F
 from sightline.errors import InputError, SiteError
 from sightline.models.adapter import Adapter
 from sightline.models.capture import ATTENTION_PLACES, Attend, Site, attend, watch
+from sightline.models.memory import SMALL
 from sightline.models.passes import is_guarded, spend
 from sightline.models.vit.last_block import Attention, LastBlock, find_last_block, is_watched
 from sightline.types import TokenGrid
@@ -163,6 +165,11 @@ class VisionTransformer(Adapter):
         if not self._has_shorter_pass or not is_guarded() or is_watched(self):
             return None  # whoever calls the adapter directly gets what the model gives, to the last digit
         return self._last_block
+
+    @property
+    def shortens_last_block(self) -> bool:
+        """Whether the last block runs for the prefix alone, on images of the size last seen."""
+        return math.prod(self.seen_size) > SMALL and find_last_block(self) is not None
 
     @property
     def pooling_attention(self) -> nn.Module | None:
