@@ -36,6 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import sightline
 from sightline.extras import require
+from sightline.methods import blank
 from sightline.models import memory
 from sightline.models.memory import GIB, LiveTensors
 from sightline.registry import METHODS
@@ -88,6 +89,7 @@ def narrow() -> nn.Module:
 def held(adapter: sightline.Adapter, recipe: str, *, exact: bool = False) -> float:
     """Return the GiB that a recipe holds at most for one image."""
     images: Tensor = pictures(1, SIZE)
+    blank._cache.clear()  # the blank image's activations, which methods share, count for each of them
     try:
         with nullcontext() if exact else ShortProducts(), LiveTensors() as tensors:
             sightline.explain(adapter, images, recipe, target=1)

@@ -7,15 +7,16 @@
 
 Every method of the plan explains the images inside one `SharedPasses`, in the plan's order, as a worker of the
 benchmark does with a chunk. `alone` is what the method's rows say that it costs, `run` what is left after sharing. A
-backward pass counts as a forward pass. The last lines say how far sharing could go: when every method took its forward
-pass of the whole image from another, and nothing else, since masks, noise and points of paths differ from method to
-method.
+backward pass counts as a forward pass. The last lines say how far sharing could go. For a transformer, the tokens that
+enter its first block are compared: what two methods feed it alike could be run once for both, whatever is done
+differently afterwards; tokens that one method feeds it several times it edits differently each time, so they stay.
 """
 
 from __future__ import annotations
 
 import argparse
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,44 @@ def account(model: Any, images: Tensor, recipes: tuple[str, ...]) -> dict[str, t
     return found
 
 
+def first_inputs(model: Any, images: Tensor, recipes: tuple[str, ...]) -> dict[str, Counter[tuple[float, ...]]]:
+    """Return what each recipe feeds the first block of a transformer, and how often, for all images.
+
+    The tokens of one image are known by their number, their sum, their sum of squares and a sum weighted by place.
+    """
+    fed: Counter[tuple[float, ...]] = Counter()
+
+    def note(_: Any, inputs: tuple[Tensor, ...]) -> None:
+        for tokens in inputs[0].detach().double():
+            places = torch.arange(len(tokens), dtype=torch.double)
+            sums = tokens.sum().item(), tokens.square().sum().item(), (tokens.sum(dim=1) @ places).item()
+            fed[len(tokens), *(float(f"{each:.6g}") for each in sums)] += 1
+
+    target, found = torch.ones(len(images), dtype=torch.long), {}
+    handle = model.blocks[0].module.register_forward_pre_hook(note)
+    try:
+        for recipe in recipes:
+            fed.clear()
+            sightline.explain(model, images, recipe, target=target)
+            found[recipe] = Counter(fed)
+    finally:
+        handle.remove()
+    return found
+
+
+def show_inputs(found: dict[str, Counter[tuple[float, ...]]], whole: int) -> None:
+    """Print how many of the runs of the first block two methods could share; `whole` tokens are one run."""
+    once: Counter[tuple[float, ...]] = Counter()
+    for fed in found.values():
+        once |= fed  # of what several methods feed, as often as one of them does
+    runs, needed = (sum(times * key[0] for key, times in each.items()) / whole for each in (_added(found), once))
+    print(f"runs of the first block: {runs:.1f}; {needed:.1f} with every input run once, {needed / runs:.3f}")
+
+
+def _added(found: dict[str, Counter[tuple[float, ...]]]) -> Counter[tuple[float, ...]]:
+    return sum(found.values(), Counter())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--plan", default="plans/pets-vit.toml")
@@ -64,7 +103,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     plan = read_plan_file(given.plan).panels[0].plan
     model = sightline.load(given.model) if given.model else sightline.load(plan.models[0], pretrained=False)
-    found = account(model, load_images(model, given.folder, given.images), plan.expanded().recipes)
+    images, recipes = load_images(model, given.folder, given.images), plan.expanded().recipes
+    found = account(model, images, recipes)
     print(f"{'method':28} {'declared':>9} {'alone':>9} {'run':>9}    forward + backward run")
     for recipe, (declared, alone, run) in sorted(found.items(), key=lambda item: -_total(item[1][2])):
         numbers = f"{_total(declared):9.1f} {_total(alone):9.1f} {_total(run):9.1f}"
@@ -72,8 +112,9 @@ def main() -> None:
     declared, alone, run = (sum((each[place] for each in found.values()), Passes()) for place in range(3))
     print(f"{'all':28} {_total(declared):9.1f} {_total(alone):9.1f} {_total(run):9.1f}")
     print(f"run by alone: {_total(run) / _total(alone):.3f}")
-    least = 1 + sum(max(own.forward - 1, 0.0) + own.backward for _, _, own in found.values())
-    print(f"with one forward pass of the whole image for all: {least:.1f}, {least / _total(alone):.3f} of alone")
+    if model.kind == "transformer":
+        grid = model.grid_of(images)
+        show_inputs(first_inputs(model, images, recipes), len(images) * (grid.prefix + grid.height * grid.width))
 
 
 def _total(passes: Passes) -> float:

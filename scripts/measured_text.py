@@ -241,7 +241,10 @@ def peer_reasons(least: float = 0.98) -> str:
     for row in read("peers"):
         if row["high"] and float(row["high"]) < least:
             slower.setdefault(row["reason"], []).append(f"`{row['recipe'].partition('(')[0]}`")
-    return "".join(f"* {', '.join(dict.fromkeys(names))}: {reason}.\n" for reason, names in slower.items())
+    if not slower:
+        return f"Of no pair does the whole interval lie below {least:g}.\n"
+    listed = "".join(f"* {', '.join(dict.fromkeys(names))}: {reason}.\n" for reason, names in slower.items())
+    return f"The whole interval lies below {least:g}, and this is the likely reason, of\n\n{listed}"
 
 
 # ---- memory and mixed precision -------------------------------------------------------------------------------------
@@ -264,7 +267,8 @@ def memory() -> str:
     ratios = {row["method"]: float(row["declared_gib"]) / max(float(row["gib"]), 1e-3) for row in rows}
     less = [f"`{name}`" for name, ratio in ratios.items() if ratio < 0.5]
     more = [f"`{name}`" for name, ratio in ratios.items() if ratio > 2]
-    said = f"Less than half is declared by {', '.join(less) or 'none'}, more than twice as much by {', '.join(more)}.\n"
+    low, high = (", ".join(names) or "none" for names in (less, more))
+    said = f"Less than half is declared by {low}, more than twice as much by {high}.\n"
     return f"\n{table(('GiB', 'methods', 'which'), cells)}\n{said}"
 
 

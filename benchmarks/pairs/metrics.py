@@ -106,26 +106,28 @@ GRAD_CAM = [
 # ---- Quantus -------------------------------------------------------------------------------------------------------
 
 
-def quantus(name: str, *, model: bool = True, mask: bool = False, again: bool = False, **options: Any) -> Make:
-    """Return what makes a call of a metric of Quantus on one batch; options may be functions of the setting."""
+def quantus(name: str, *, three: bool = True, mask: bool = False, again: bool = False, **options: Any) -> Make:
+    """Return what makes a user's call of a metric of Quantus; options may be functions of the setting."""
 
     def make(setting: Setting) -> Callable[[], Tensor]:
         package = require("quantus")
         given = {key: value(setting) if callable(value) else value for key, value in options.items()}
         quiet = {"normalise": False, "abs": False, "disable_warnings": True, "display_progressbar": False}
         metric = getattr(package, name)(**quiet | given)
-        batch: dict[str, Any] = {"a_batch": setting.maps[:, None].numpy()}
-        if model:
-            wrapped = require("quantus.helpers.model.pytorch_model").PyTorchModel
-            three = setting.maps[:, None].expand_as(setting.images).numpy()
-            classes = np.full(len(setting.images), setting.target)
-            batch = {"a_batch": three if not again else batch["a_batch"], "x_batch": setting.images.numpy()}
-            batch |= {"model": wrapped(setting.network, channel_first=True, softmax=True), "y_batch": classes}
+        maps = setting.maps[:, None].expand_as(setting.images) if three else setting.maps[:, None]
+        call = {
+            "model": setting.network,
+            "x_batch": setting.images.numpy(),
+            "y_batch": np.full(len(setting.images), setting.target),
+            "a_batch": maps.numpy(),
+            "channel_first": True,
+            "softmax": True,
+        }
         if mask:
-            batch["s_batch"] = setting.masks[:, None].numpy()
+            call["s_batch"] = setting.masks[:, None].numpy()
         if again:
-            metric.explain_func, metric.explain_func_kwargs = saliency_of(setting), {}
-        return lambda: torch.as_tensor(np.asarray(metric.evaluate_batch(**batch), dtype=float))
+            call |= {"explain_func": saliency_of(setting), "explain_func_kwargs": {}}
+        return lambda: torch.as_tensor(np.asarray(metric(**call), dtype=float))
 
     return make
 
@@ -142,12 +144,17 @@ def saliency_of(setting: Setting) -> Callable[..., Any]:
     return explain
 
 
-def three_channels(setting: Setting) -> int:
-    return setting.images[0].numel() // setting.count
+def third(setting: Setting) -> int:
+    """Return how many values of three channels a step of a curve with three times as many steps changes.
+
+    Quantus demands a divisor of the pixels of one channel.
+    """
+    return setting.images[0, 0].numel() // setting.count
 
 
-def fewer_channels(setting: Setting) -> int:
-    return setting.images[0].numel() // (4 * setting.count)
+def twelfth(setting: Setting) -> int:
+    """Return the same for a curve with twelve times as many steps."""
+    return third(setting) // 4
 
 
 def patch(setting: Setting) -> int:
@@ -163,17 +170,16 @@ def black(**options: Any) -> dict[str, Any]:
     return {"perturb_baseline": "black", **options}
 
 
-LOCAL = {"model": False, "mask": True}
-NO_PASSES = "takes no pass of the model: a millisecond of checks against an array that is summed"
-AGAIN = {"again": True, "nr_samples": count}
+LOCAL = {"three": False, "mask": True}
+AGAIN = {"three": False, "again": True, "nr_samples": count}
 QUANTUS = [
     pair("pixel_flipping(step={few})", "quantus PixelFlipping",
-         quantus("PixelFlipping", **black(features_in_step=fewer_channels)), bare=True,
+         quantus("PixelFlipping", **black(features_in_step=twelfth)), bare=True,
          reason="Quantus leaves the unchanged image out of its curve: one pass fewer of the few that are taken here"),
-    pair("faithfulness_estimate(step={pixels})", "quantus FaithfulnessEstimate",
-         quantus("FaithfulnessEstimate", **black(features_in_step=three_channels)), bare=True),
-    pair("faithfulness_correlation(size={pixels}, samples={count})", "quantus FaithfulnessCorrelation",
-         quantus("FaithfulnessCorrelation", **black(subset_size=three_channels, nr_runs=count)), bare=True),
+    pair("faithfulness_estimate(step={fewer})", "quantus FaithfulnessEstimate",
+         quantus("FaithfulnessEstimate", **black(features_in_step=third)), bare=True),
+    pair("faithfulness_correlation(size={fewer}, samples={count})", "quantus FaithfulnessCorrelation",
+         quantus("FaithfulnessCorrelation", **black(subset_size=third, nr_runs=count)), bare=True),
     pair("max_sensitivity(samples={count})", "quantus MaxSensitivity", quantus("MaxSensitivity", **AGAIN),
          differs=OWN_DRAWS, method=METHOD),
     pair("average_sensitivity(samples={count})", "quantus AvgSensitivity", quantus("AvgSensitivity", **AGAIN),
@@ -181,18 +187,13 @@ QUANTUS = [
     pair("local_lipschitz(samples={count})", "quantus LocalLipschitzEstimate",
          quantus("LocalLipschitzEstimate", **AGAIN), differs=OWN_DRAWS, method=METHOD),
     pair("relevance_mass_accuracy(part='magnitude')", "quantus RelevanceMassAccuracy",
-         quantus("RelevanceMassAccuracy", **LOCAL), same=True, masks=masks,
-         reason=NO_PASSES),
+         quantus("RelevanceMassAccuracy", **LOCAL), same=True, masks=masks),
     pair("relevance_rank_accuracy", "quantus RelevanceRankAccuracy",
-         quantus("RelevanceRankAccuracy", **LOCAL), same=True, masks=masks,
-         reason=NO_PASSES),
+         quantus("RelevanceRankAccuracy", **LOCAL), same=True, masks=masks),
     pair("top_k_intersection(k=100)", "quantus TopKIntersection",
-         quantus("TopKIntersection", k=100, **LOCAL), same=True, masks=masks,
-         reason=NO_PASSES),
-    pair("auc_roc", "quantus AUC", quantus("AUC", **LOCAL), same=True, masks=masks,
-         reason=NO_PASSES),
-    pair("pointing_game", "quantus PointingGame", quantus("PointingGame", **LOCAL), same=True, masks=masks,
-         reason=NO_PASSES),
+         quantus("TopKIntersection", k=100, **LOCAL), same=True, masks=masks),
+    pair("auc_roc", "quantus AUC", quantus("AUC", **LOCAL), same=True, masks=masks),
+    pair("pointing_game", "quantus PointingGame", quantus("PointingGame", **LOCAL), same=True, masks=masks),
 ]  # fmt: skip
 
 PAIRS = [*CAPTUM, *GRAD_CAM, *QUANTUS]

@@ -92,9 +92,9 @@ class Pair:
 
     Attributes:
         recipe: in sightline; ``{count}`` stands for the setting's, ``{samples}`` for four times it,
-            ``{draws}`` for as many with the empty and the full coalition among them, ``{pixels}`` for a
-            step of a curve with so many steps, ``{few}`` for one with four times as many, ``{side}`` for a quarter of
-            the image's side, ``{layer}`` for the layer of class activation maps.
+            ``{draws}`` for as many with the empty and the full coalition among them, ``{fewer}`` for the
+            step of a curve with three times as many steps, ``{few}`` for one with twelve times as many, ``{side}`` for
+            a quarter of the image's side, ``{layer}`` for the layer of class activation maps.
         peer: package and name there.
         theirs: makes the peer's job.
         ours: makes our job; by default `explain` with the recipe.
@@ -134,8 +134,9 @@ class Pair:
             "draws": 4 * setting.count - 2,
             "side": side // 4,
         }
-        steps = {"pixels": area // setting.count, "few": area // (4 * setting.count)}
-        numbers |= steps | {"layer": setting.adapter.layer()}
+        steps = {"fewer": 3, "few": 12}
+        numbers |= {name: -(-area // (times * setting.count)) for name, times in steps.items()}
+        numbers |= {"layer": setting.adapter.layer()}
         return reduce(_filled, numbers.items(), self.recipe)
 
     def job(self, setting: Setting) -> Callable[[], Any]:
