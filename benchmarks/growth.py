@@ -4,7 +4,7 @@
 
     python benchmarks/growth.py                       # one method per family, every axis; a few minutes
     python benchmarks/growth.py --quick --methods gae,caap --axes tokens
-    python benchmarks/growth.py --out figures         # one plot per family, SVG
+    python benchmarks/growth.py --out docs/measured/growth    # with one plot per family, SVG: those of the guide
 
 Small random models: a vision transformer, and for the size of the image a convolutional network. The processor time is
 the least of a few runs; the memory is the largest sum of the tensors held at once. To the four largest points a
@@ -258,7 +258,8 @@ def plot(folder: Path, family: str, rows: Sequence[Growth]) -> None:
         panel.minorticks_off()
         panel.legend(fontsize=7)
     figure.suptitle(f"{family}: {rows[0].recipe}")
-    figure.savefig(folder / f"growth-{family}.svg")
+    with pyplot.rc_context({"svg.fonttype": "none", "svg.hashsalt": family}):  # text as text, the same file each time
+        figure.savefig(folder / f"{family}.svg", metadata={"Date": None})
     pyplot.close(figure)
 
 

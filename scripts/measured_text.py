@@ -1,4 +1,4 @@
-"""Write what docs/measured holds into the guides and the README: claims, leaderboard, default panel, speed, memory.
+"""Write what docs/measured holds into the guides and the README: claims, leaderboards, panels, speed, growth, memory.
 
     python scripts/measured_text.py
 
@@ -247,6 +247,30 @@ def peer_reasons(least: float = 0.98) -> str:
     return f"The whole interval lies below {least:g}, and this is the likely reason, of\n\n{listed}"
 
 
+# ---- growth ---------------------------------------------------------------------------------------------------------
+
+AXES = ("tokens", "channels", "classes", "images", "pixels")
+
+
+def growth(what: str) -> str:
+    """Return the fitted exponents of time or memory, a family a row and an axis a column."""
+    rows = {(row["family"], row["axis"]): row for row in read("growth")}
+    recipes = {row["family"]: row["recipe"] for row in read("growth")}
+    cells = []
+    for family, recipe in recipes.items():
+        exponents = (_exponent(rows.get((family, axis)), what) for axis in AXES)
+        cells.append((family, recipe if family == "model" else f"`{recipe}`", *exponents))
+    return table(("family", "recipe", *AXES), cells)
+
+
+def _exponent(row: Row | None, what: str) -> str:
+    """Return an exponent with its interval, if that is worth showing."""
+    if row is None:
+        return "–"
+    exponent, low, high = (float(row[f"{what}_{part}"]) + 0.0 for part in ("exponent", "low", "high"))
+    return f"{exponent:.2f} ({low:.2f}–{high:.2f})" if high - low >= 0.01 else f"{exponent:.2f}"
+
+
 # ---- memory and mixed precision -------------------------------------------------------------------------------------
 
 BOUNDS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # GiB
@@ -299,6 +323,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "peers": peers,
     "peers-in-short": peers_in_short,
     "peer-reasons": peer_reasons,
+    "growth-time": lambda: growth("time"),
+    "growth-memory": lambda: growth("memory"),
     "memory": memory,
     "autocast": autocast,
     **{
