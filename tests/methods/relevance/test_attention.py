@@ -15,10 +15,11 @@ from tests.models import families_vit
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 
 import sightline
 from sightline.methods.relevance.attention import run_for_relevance
-from sightline.methods.relevance.vit_rules import Rules, divide
+from sightline.methods.relevance.vit_rules import Layer, Rules, divide
 
 STEADY = [("t_attr", "t_attr_chefer_start1"), ("partial_lrp", "partial_lrp")]
 # Rounding decides the fourth digit of these: the authors' float32 numbers are .0011 from the same rules in float64, and
@@ -181,7 +182,7 @@ def test_division_by_zero_gives_nothing() -> None:
 
 def test_every_rule_keeps_the_relevance() -> None:
     rules, relevance = Rules(), random(2, 4, 5)
-    through = rules.linear(random(2, 4, 24), random(5, 24), relevance)
+    through = rules.linear(random(2, 4, 24), Layer(random(5, 24)), relevance)
     assert_close(total(through), total(relevance), rtol=1e-6, atol=1e-6)
     a, b = random(2, 4, 5), random(2, 4, 5)
     assert_close(total(rules.clone(a, b, relevance)), total(b + relevance), rtol=1e-6, atol=1e-6)
@@ -192,6 +193,18 @@ def test_every_rule_keeps_the_relevance() -> None:
     left, right = random(2, 3, 4, 6), random(2, 3, 6, 5)
     shared = rules.product(left, right, left @ right, random(2, 3, 4, 5))
     assert_close(total(shared[0]), total(shared[1]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bias", [None, random(5)])
+def test_a_known_output_saves_a_product_and_changes_nothing(bias: Tensor | None) -> None:
+    x, weight, relevance = random(2, 4, 64), random(5, 64), random(2, 4, 5)
+    known = Layer(weight, F.linear(x, weight, bias), bias)
+    with FlopCounterMode(display=False) as short:
+        got = Rules().linear(x, known, relevance)
+    with FlopCounterMode(display=False) as long:
+        want = Rules().linear(x, Layer(weight), relevance)
+    assert_close(got, want, rtol=1e-10, atol=1e-10)
+    assert short.get_total_flops() == 3 / 4 * long.get_total_flops()
 
 
 def test_sums_are_shared_per_image() -> None:
@@ -207,7 +220,7 @@ def test_sums_are_shared_per_image() -> None:
 def test_the_head_is_a_linear_layer_read_from_its_gradient(joint: bool) -> None:
     rules, tokens, weight = Rules(joint), random(2, 4, 6), random(5, 6)
     only = F.one_hot(torch.tensor([3, 3]), 5).double()
-    want = rules.linear(tokens[:, 0], weight, only)
+    want = rules.linear(tokens[:, 0], Layer(weight), only)
     gradient = torch.zeros_like(tokens)
     gradient[:, 0] = weight[3]
     got = rules.head(tokens, gradient)
@@ -313,7 +326,7 @@ def test_the_rules_see_what_a_half_precision_model_computed(tiny_vit: nn.Module,
         run = run_for_relevance(adapter, images.to(torch.bfloat16), [sightline.Logit(2)], 0, gradient=False)
     (found, *_) = run.relevance(0, Rules(), adapter.depth)
     assert found.dtype == torch.float32
-    assert all(weight.dtype == torch.float32 for weight in run.traces[0].weights)
+    assert all(weight.dtype == torch.float32 for weight in (layer.weight for layer in run.traces[0].layers))
 
 
 def test_patches_that_nothing_reads_are_left_out_of_the_last_block(tiny_vit: nn.Module, images: Tensor) -> None:

@@ -18,7 +18,7 @@ from torch.testing import assert_close
 import sightline
 from sightline.methods.relevance.attention import run_for_relevance
 from sightline.methods.relevance.vit_pixels import Embedding, embed
-from sightline.methods.relevance.vit_rules import Rules
+from sightline.methods.relevance.vit_rules import Layer, Rules
 from sightline.models.vit.adapter import VisionTransformer
 
 PLAIN = [
@@ -80,7 +80,9 @@ def test_the_middle_block_is_where_single_precision_ends(shared: Path, real_vit:
 
 def test_the_older_rules_give_everything_to_both_halves() -> None:
     x, weight, relevance = random(2, 4, 24), random(5, 24), random(2, 4, 5)
-    assert_close(Rules(joint=False).linear(x, weight, relevance).sum(), 2 * relevance.sum(), rtol=1e-6, atol=1e-6)
+    assert_close(
+        Rules(joint=False).linear(x, Layer(weight), relevance).sum(), 2 * relevance.sum(), rtol=1e-6, atol=1e-6
+    )
 
 
 # ---- every rule written out with autograd ---------------------------------------------------------------------------

@@ -146,7 +146,8 @@ def to_both(copies: Copies, block: int) -> Attend:
     difference = values - blank_values[:, None]
 
     def attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        q, k, v = (x.transpose(0, 1) for x in (q * scale, k, v))  # (head, copy, prefix, channel)
+        q, k, v = (x.transpose(0, 1) for x in (q, k, v))  # (head, copy, prefix, channel)
+        q = q.clone(memory_format=torch.contiguous_format).mul_(scale)
         scores = q.flatten(1, 2) @ blank_keys
         scores.view(*q.shape[:3], -1)[..., :prefix] = own_scores(q, k)
         queries, by_image = (x.unflatten(1, (keys.shape[1], -1)) for x in (q.flatten(1, 2), scores))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +17,16 @@ from sightline.errors import RecipeError, UnsupportedModel
 from sightline.methods.attention.attention import last_blocks, read_rows, rollout, transformer
 from sightline.methods.attention.token_matrices import identity, square
 from sightline.methods.multi_target import MultiTarget
-from sightline.methods.relevance.vit_rules import Rules, Trace
+from sightline.methods.relevance.vit_rules import Layer, Rules, Trace
 from sightline.models.adapter import Adapter
 from sightline.models.capture import Site, capture
-from sightline.models.passes import full_precision
+from sightline.models.passes import HALF, full_precision
 from sightline.models.vit.adapter import Block, VisionTransformer
 from sightline.models.vit.last_block import LastBlock, PrefixAttention
 from sightline.registry import METHODS
 from sightline.types import Attribution, Passes, Target
 
+WIDE = 64  # channels, from which on a sum of products is never much smaller than the sum of their sizes
 _INSIDE = ("q", "k", "v", "probabilities", "context")
 _SITES = ("norm1", "q", "k", "v", "probabilities", "context", "attention", "norm2", "mlp", "output")
 
@@ -70,14 +71,14 @@ def run_for_relevance(
     """Run forward once and keep what the rules need; with `gradient`, also take the gradient at every attention."""
     head = f"block.{model.depth - 1}.output" if model.final_norm is None else "norm"
     blocks = range(start, model.depth)
-    weights = [_weights(model, model.blocks[index]) for index in blocks]
+    layers = [_layers(model, model.blocks[index]) for index in blocks]
     last = model.unwatched_last_block() if gradient and model.final_norm is not None else None
     with torch.inference_mode(False):
         held, seen, logits = _captured(model, images, head, start, last, gradient=gradient)
         with torch.enable_grad():
             scores = [target(logits) for target in targets]
     gradients = model.gradients_each(scores, seen)
-    traces = [_trace(model, held, index, w) for index, w in zip(blocks, weights, strict=True)]
+    traces = [_trace(model, held, index, each) for index, each in zip(blocks, layers, strict=True)]
     return _Run(traces, full_precision(seen[head].detach()), head, gradients, model.prefix)
 
 
@@ -91,6 +92,7 @@ def _captured(
     blocks, end = range(start, model.depth), model.depth - 1
     inside = {f"{i}.stream": Site(model.blocks[i].module, "input") for i in blocks}
     inside |= {f"{i}.hidden": Site(_second_linear(model, i), "input") for i in blocks}
+    inside |= {f"{i}.{name}": Site(m) for i in blocks for name, m in _with_output(model.blocks[i]).items()}
     attention = model.every("probabilities", start) if gradient else []
     sites = [site for name in _SITES for site in model.every(name, start) if site not in attention]
     if last is not None:
@@ -132,32 +134,49 @@ def _head_alone(model: VisionTransformer, entering: Tensor, head: str) -> tuple[
         return seen, model.finish(tokens)
 
 
-def _weights(model: VisionTransformer, block: Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the weights of a block's linear layers; refuse a block that is not a plain one."""
+def _layers(model: VisionTransformer, block: Block) -> tuple[Layer, Layer, Layer, Layer]:
+    """Return a block's linear layers; refuse a block that is not a plain one."""
     joint, feed = block.queries_keys_values, block.mlp_layers
     if joint is not None and block.projection is not None and feed is not None:
-        projection, first, second = (cast(Tensor, m.weight).detach() for m in (block.projection, feed[0], feed[2]))
-        if first.shape[0] == second.shape[1]:  # a gated MLP has more hidden channels than its second layer takes
-            return (
-                full_precision(joint.detach()),
-                full_precision(projection),
-                full_precision(first),
-                full_precision(second),
-            )
+        others = [Layer(_values(m.weight), bias=_values(m.bias)) for m in (block.projection, feed[0], feed[2])]
+        projection, first, second = others
+        if first.weight.shape[0] == second.weight.shape[1]:  # a gated MLP has more hidden channels than it takes back
+            return Layer(_values(joint)), projection, first, second
     raise UnsupportedModel(
         f"the blocks of {model.name} are not plain ones, and relevance has no rule for what is in them; "
         "use gae, which needs attention and its gradient alone"
     )
 
 
+def _values(weight: Any) -> Any:
+    """Return a weight in full precision, and None as it is."""
+    return None if weight is None else full_precision(weight.detach())
+
+
+def _with_output(block: Block) -> dict[str, nn.Linear]:
+    """Return a block's linear layers whose outputs serve the rules, by name.
+
+    The sums of `Rules.linear` are differences of those of sizes: too small, in a layer of few channels, to be exact to
+    rounding, and in half precision outputs are not exact themselves.
+    """
+    feed = block.mlp_layers
+    assert feed is not None  # checked by _layers
+    named = {"projected": block.projection, "first": feed[0], "second": feed[2]}
+    return {
+        name: module
+        for name, module in named.items()
+        if type(module) is nn.Linear and module.in_features >= WIDE and module.weight.dtype not in HALF
+    }
+
+
 def _second_linear(model: VisionTransformer, index: int) -> nn.Module:
     feed = model.blocks[index].mlp_layers
-    assert feed is not None  # checked by _weights
+    assert feed is not None  # checked by _layers
     return feed[2]
 
 
 def _trace(
-    model: VisionTransformer, held: Mapping[str, Tensor], index: int, weights: tuple[Tensor, Tensor, Tensor, Tensor]
+    model: VisionTransformer, held: Mapping[str, Tensor], index: int, layers: tuple[Layer, Layer, Layer, Layer]
 ) -> Trace:
     """Collect the tensors of one block, and check that it adds attention and MLP to its input and nothing else.
 
@@ -174,7 +193,10 @@ def _trace(
             "no rule for that; use gae, which needs attention and its gradient alone"
         )
     tensors = (stream, normed1, q, k, v, attention, context, attended, normed2, held[f"{index}.hidden"], mlp)
-    return Trace(weights, *(full_precision(tensor) for tensor in tensors))
+    joint, *others = layers
+    outputs = (held.get(f"{index}.{name}") for name in ("projected", "first", "second"))
+    projection, first, second = (replace(layer, output=y) for layer, y in zip(others, outputs, strict=True))
+    return Trace((joint, projection, first, second), *(full_precision(tensor) for tensor in tensors))
 
 
 @METHODS.register(

@@ -28,11 +28,30 @@ from sightline.models.passes import spend
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """A linear layer.
+
+    Attributes:
+        weight: (output, input).
+        output: what it gave in the forward pass, (batch, token, output), None where that is not known.
+        bias: which is part of that output, None for none.
+    """
+
+    weight: Tensor
+    output: Tensor | None = None
+    bias: Tensor | None = None
+
+    def first(self, count: int) -> Layer:
+        """Return the layer for the first tokens alone."""
+        return self if self.output is None else replace(self, output=self.output[:, :count])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """The tensors of one block in the forward pass: (batch, token, channel) or (batch, head, token, ·).
 
     Attributes:
-        weights: of queries, keys and values (joined), of the projection, and of the MLP's two layers.
+        layers: of queries, keys and values (joined), the projection, and the MLP's two.
         stream: the block's input.
         normed1: the attention's input, after the first norm.
         q: queries, as they are multiplied with the keys.
@@ -46,7 +65,7 @@ class Trace:
         mlp: the MLP's output, as it is added to the residual stream.
     """
 
-    weights: tuple[Tensor, Tensor, Tensor, Tensor]
+    layers: tuple[Layer, Layer, Layer, Layer]
     stream: Tensor
     normed1: Tensor
     q: Tensor
@@ -63,8 +82,10 @@ class Trace:
         """Return the block behind its keys and values for its first tokens alone."""
         by_token = ("stream", "attended", "normed2", "hidden", "mlp")
         by_head = ("q", "attention", "context")
+        joint, projection, first, second = self.layers
         return replace(
             self,
+            layers=(joint, projection.first(count), first.first(count), second.first(count)),
             **{name: getattr(self, name)[:, :count] for name in by_token},
             **{name: getattr(self, name)[:, :, :count] for name in by_head},
         )
@@ -107,14 +128,32 @@ class Rules:
         first, second = [sums[0] + sums[1]] * 2 if self.joint else sums
         return tokens * divide(divide(positive, first) + divide(negative, second), tokens)
 
-    def linear(self, x: Tensor, weight: Tensor, relevance: Tensor) -> Tensor:
-        parts, weights = _signed(x), _signed(weight)
+    def linear(self, x: Tensor, layer: Layer, relevance: Tensor) -> Tensor:
+        if self.joint and layer.output is not None:
+            return self._linear_by_sizes(x, layer, relevance)
+        parts, weights = _signed(x), _signed(layer.weight)
         if not self.joint:
             return self._separate_linear(parts, weights, relevance)
         # a sum is never negative, and where it is zero there is nothing to distribute to
         share = relevance / F.linear(parts, weights).add_(1e-9)
         positive, negative = (share @ weights).mul_(parts).chunk(2, dim=-1)
         return positive + negative
+
+    def _linear_by_sizes(self, x: Tensor, layer: Layer, relevance: Tensor) -> Tensor:
+        r"""Distribute with three products of the layer's size, where four are needed without its output.
+
+        .. math:: 2 (x^+ W^+ + x^- W^-) = x W + |x| |W|
+
+        and the first summand is the output that the forward pass computed.
+        """
+        assert layer.output is not None
+        size = x.abs()
+        weights = torch.cat([layer.weight, layer.weight.abs()], dim=-1)
+        of_sizes = weights.chunk(2, dim=-1)[1]
+        twice = F.linear(size, of_sizes, None if layer.bias is None else -layer.bias).add_(layer.output)
+        share = relevance / twice.add_(2e-9)
+        by_value, by_size = (share @ weights).chunk(2, dim=-1)
+        return (by_value * x).addcmul_(by_size, size)
 
     def _separate_linear(self, parts: Tensor, weights: Tensor, relevance: Tensor) -> Tensor:
         """Distribute to the positive and to the negative part, each with a denominator of its own."""
@@ -162,7 +201,7 @@ class Rules:
         # four products with every weight, where a backward pass has two
         spend(backward=2 * len(relevance) / depth)
         trace = trace.first(relevance.shape[1])
-        _, projection, first, second = trace.weights
+        _, projection, first, second = trace.layers
         middle = trace.stream + trace.attended
         skip, mlp = self.add(middle, trace.mlp, relevance)
         mlp = self.linear(trace.normed2, first, self.linear(trace.hidden, second, mlp))
@@ -177,7 +216,7 @@ class Rules:
         heads = (_all_tokens(of_queries, trace), of_keys.mT, inside.values)
         joint = torch.cat([_merge(each) for each in heads], dim=-1)
         skip = _all_tokens(inside.skip, trace)
-        return self.clone(trace.stream, skip, self.linear(trace.normed1, trace.weights[0], joint))
+        return self.clone(trace.stream, skip, self.linear(trace.normed1, trace.layers[0], joint))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
