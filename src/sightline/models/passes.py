@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.overrides import _pop_mode
 
 from sightline.errors import warn
+from sightline.models.allocator import keep_freed_memory
 from sightline.types import Passes
 
 if TYPE_CHECKING:
@@ -485,6 +486,7 @@ def ready(model: Adapter) -> Iterator[None]:
 
     Its weights want no gradient meanwhile.
     """
+    keep_freed_memory()
     with (
         undone_on_error(),
         torch.inference_mode(False),
