@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import _pop_mode
 
+from sightline.allocator import keep_some_freed_memory
 from sightline.errors import warn
-from sightline.models.allocator import keep_freed_memory
 from sightline.types import Passes
 
 if TYPE_CHECKING:
@@ -486,7 +486,7 @@ def ready(model: Adapter) -> Iterator[None]:
 
     Its weights want no gradient meanwhile.
     """
-    keep_freed_memory()
+    keep_some_freed_memory()
     with (
         undone_on_error(),
         torch.inference_mode(False),
