@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pairs.gradients import OWN_DRAWS, attributor, captum
+from pairs.gradients import OWN_DRAWS, captum
 from pairs.pair import Make, Pair, Setting
 from sightline.extras import require
 
@@ -112,6 +113,23 @@ def samples(setting: Setting) -> int:
     return 4 * setting.count
 
 
+# ---- zennit --------------------------------------------------------------------------------------------------------
+
+
+def zennit_drop(setting: Setting) -> Callable[[], Tensor]:
+    """Return what calls zennit, told to cover the window and not the rest, and takes its scores from the image's."""
+    zennit, side = require("zennit.attribution"), quarter(setting)
+    cover = partial(zennit.occlude_independent, invert=True)
+    only = torch.eye(setting.adapter.output_size)[[setting.target]].to(setting.images)
+
+    def work() -> Tensor:
+        with zennit.Occlusion(setting.network, window=side, stride=side, occlusion_fn=cover) as explainer:
+            output, scores = explainer(setting.images, lambda logits: logits * only)
+        return output.detach()[:, setting.target, None, None] - scores[:, 0]
+
+    return work
+
+
 ABLATION: Make = captum("FeatureAblation", feature_mask=feature_mask, perturbations_per_eval=batch, reduce=first)
 
 PAIRS = [
@@ -130,7 +148,5 @@ PAIRS = [
     Pair("lime(samples={samples}, segments=('grid', 2, 4), variant='package')", "lime LimeImageExplainer", lime_image,
          shown=corners, bare=True),
     Pair("occlusion(window={side}, stride={side})", "zennit Occlusion",
-         attributor("Occlusion", window=quarter, stride=quarter), differs="zennit returns the scores themselves",
-         reason="one pass more than zennit, that of the whole image, from which a drop is a drop",
-         batch=1),
+         zennit_drop, shown=spread, batch=1),
 ]  # fmt: skip
