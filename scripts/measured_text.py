@@ -1,4 +1,4 @@
-"""Write what docs/measured holds into the guides and the README: claims, leaderboards, panels, speed, growth, memory.
+"""Write what docs/measured holds into the guides and the README: claims, leaderboards, speed, growth, memory and more.
 
     python scripts/measured_text.py
 
@@ -9,12 +9,13 @@ written anew. tests/architecture/test_measured_text.py compares.
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 
 DOCS = Path(__file__).parent.parent / "docs"
 GUIDES = {"iia": "IIA", "var": "VAR", "skip_plus": "SkipPLUS", "caap": "CAAP", "mda": "MDA"}
@@ -247,6 +248,36 @@ def peer_reasons(least: float = 0.98) -> str:
     return f"The whole interval lies below {least:g}, and this is the likely reason, of\n\n{listed}"
 
 
+# ---- searches of MDA ------------------------------------------------------------------------------------------------
+
+SEARCHED = ("ins_del_mda", "mas_ins_del")
+
+
+def searches() -> str:
+    """Return passes and scores of MDA's searches, and the paired differences from the exact one."""
+    measured: dict[str, dict[str, dict[str, float]]] = {}  # recipe -> image -> name -> value
+    for row in read("mda"):
+        of_image = measured.setdefault(row["recipe"], {}).setdefault(row["image"], {})
+        of_image[row["metric"].partition("(")[0]] = float(row["value"])
+    exact, cells = measured["mda"], []
+    for recipe, images in measured.items():
+        pairs = [(own, exact[image]) for image, own in images.items() if image in exact]
+        share = middle([own["passes"] / other["passes"] for own, other in pairs])
+        scores = [middle([own[name] for own, _ in pairs]) for name in ("passes", "ins_del_mda")]
+        away = [middle([own[name] - other[name] for own, other in pairs], sign="+") for name in SEARCHED]
+        less = [""] * len(away) if recipe == "mda" else away
+        cells.append((f"`{recipe}`", str(len(pairs)), scores[0], share, scores[1], *less))
+    heads = ("recipe", "photographs", "passes", "share", "`ins_del_mda`", "difference", "`mas_ins_del`, difference")
+    return table(heads, cells)
+
+
+def middle(values: Sequence[float], sign: str = "") -> str:
+    """Return a mean with its standard error."""
+    digits = 0 if max(values) > 10 else 3
+    mean, error = fmean(values), stdev(values) / math.sqrt(len(values))
+    return f"{mean:{sign}.{digits}f} ± {error:.{digits}f}".replace("-", "−")
+
+
 # ---- growth ---------------------------------------------------------------------------------------------------------
 
 AXES = ("tokens", "channels", "classes", "images", "pixels")
@@ -323,6 +354,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "peers": peers,
     "peers-in-short": peers_in_short,
     "peer-reasons": peer_reasons,
+    "mda-searches": searches,
     "growth-time": lambda: growth("time"),
     "growth-memory": lambda: growth("memory"),
     "memory": memory,
