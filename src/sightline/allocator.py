@@ -10,8 +10,6 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 
-import numpy as np
-
 __all__ = ["keep_freed_memory", "keep_some_freed_memory"]
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # options of mallopt
@@ -37,4 +35,6 @@ def keep_some_freed_memory() -> None:
     Unless it was told otherwise, glibc keeps at the end of the heap twice the size of the largest block that was freed,
     here 62 MiB. Other allocators have rules of their own.
     """
+    import numpy as np  # the command line imports this module before anything that takes long
+
     np.empty(LARGEST_BLOCK - 2**20, dtype=np.uint8)
