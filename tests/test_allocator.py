@@ -71,7 +71,12 @@ assert allocator.keep_some_freed_memory.cache_info().currsize
 """
 
 
-def test_explaining_sets_no_option_and_importing_does_nothing():
+def test_importing_the_package_leaves_the_allocator_of_the_process_alone():
+    script = "import sys, sightline; sightline.explain; sys.exit('sightline.allocator' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_explaining_sets_no_option_of_the_process():
     subprocess.run([sys.executable, "-c", EXPLAIN], check=True)
 
 

@@ -28,7 +28,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import _pop_mode
 
-from sightline.allocator import keep_some_freed_memory
 from sightline.errors import warn
 from sightline.types import Passes
 
@@ -486,6 +485,8 @@ def ready(model: Adapter) -> Iterator[None]:
 
     Its weights want no gradient meanwhile.
     """
+    from sightline.allocator import keep_some_freed_memory  # importing the package loads nothing of the allocator's
+
     keep_some_freed_memory()
     with (
         undone_on_error(),

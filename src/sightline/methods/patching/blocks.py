@@ -53,13 +53,6 @@ class PlainBlock:
         q, k, v = joint.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
         return q, k, v
 
-    def keys_values(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of tokens alone, (batch, head, token, channel) each."""
-        normed, queries = tokens if self.block.norm1 is None else self.block.norm1(tokens), len(self.weight) // 3
-        joint = F.linear(normed, self.weight[queries:], None if self.bias is None else self.bias[queries:])
-        k, v = joint.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
-        return k, v
-
     def after(self, tokens: Tensor, context: Tensor) -> Tensor:
         """Return what leaves the block, from what entered it and from the heads' outputs."""
         block, (scale1, scale2) = self.block, self.scales
@@ -130,7 +123,7 @@ class Blocks:
     def keys_and_values(self, tokens: Tensor, index: int, keep: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the keys and values of tokens that enter a block, (batch, head, token, channel) each."""
         if index in self.plain:
-            return self.plain[index].keys_values(tokens)
+            return self.plain[index].queries_keys_values(tokens)[1:]
         return self.model.keys_and_values(tokens, index, keep)
 
 

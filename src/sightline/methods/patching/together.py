@@ -51,17 +51,13 @@ def run_together(
     rows = both.join(tokens, copied)
     for index in range(first, patching.last):
         plain = blocks.plain[index]
-        images: tuple[Tensor, ...]
         if index == first:  # all copies enter it with the blank image's queries, keys and values
             images = plain.queries_keys_values(tokens)
             recorded = (blank.queries[index], blank.keys[index], blank.values[index])
             queries, keys, values = (x[:, :, :prefix].expand(both.copies, -1, -1, -1) for x in recorded)
-        elif index == end:
-            tokens, copied = both.divide(rows)
-            images, (queries, keys, values) = plain.keys_values(tokens), plain.queries_keys_values(copied)
         else:
             images, (queries, keys, values) = (plain.by_head(joint) for joint in both.divide(plain.joint(rows)))
-        source.keys[index], source.values[index] = images[-2:]
+        source.keys[index], source.values[index] = images[1:]
         attended = attention(copies, index)(queries, keys, values, images[0].shape[-1] ** -0.5)
         del source.keys[index], source.values[index]
         if index == patching.read(blocks.model):  # whether the images run through it or not, the copies run alone

@@ -198,7 +198,7 @@ class Rules:
 
     def _within(self, trace: Trace, relevance: Tensor, depth: int) -> _Within:
         """Propagate from a block's output to its attention."""
-        # four products with every weight, where a backward pass has two
+        # four products with every weight at most, where a backward pass has two
         spend(backward=2 * len(relevance) / depth)
         trace = trace.first(relevance.shape[1])
         _, projection, first, second = trace.layers
